@@ -19,8 +19,11 @@ pub(super) fn decode(run: &[u8]) -> Option<Vec<u8>> {
     hex(digits).or_else(|| base64(run)).or_else(|| base32(run))
 }
 
-/// The text whose bytes are listed as pairs of hexadecimal digits (`49 45 35`), and where the list ends.
-pub(super) fn listed_pairs(list: &[u8]) -> Option<(Vec<u8>, usize)> {
+/// What is listed, and where the list ends.
+pub(super) type Listed = (Vec<u8>, usize);
+
+/// The text whose bytes are listed as pairs of hexadecimal digits: `49 45 35`.
+pub(super) fn listed_pairs(list: &[u8]) -> Option<Listed> {
     listed(list, |item| match item {
         [high, low, rest @ ..] if !rest.first().is_some_and(u8::is_ascii_alphanumeric) => {
             let [high, low] = [*high, *low].map(|digit| HEX[usize::from(digit)]);
@@ -30,8 +33,8 @@ pub(super) fn listed_pairs(list: &[u8]) -> Option<(Vec<u8>, usize)> {
     })
 }
 
-/// The text whose bytes are listed as numbers (`115, 97`, `115  97`), and where the list ends.
-pub(super) fn listed_numbers(list: &[u8]) -> Option<(Vec<u8>, usize)> {
+/// The text whose bytes are listed as numbers: `115, 97`, `115  97`.
+pub(super) fn listed_numbers(list: &[u8]) -> Option<Listed> {
     listed(list, |item| {
         let len = item.iter().take(4).take_while(|byte| byte.is_ascii_digit()).count();
         let value = item[..len].iter().fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
@@ -39,8 +42,8 @@ pub(super) fn listed_numbers(list: &[u8]) -> Option<(Vec<u8>, usize)> {
     })
 }
 
-/// The text whose bytes are listed with a comma or up to three blanks between, and where the list ends.
-fn listed(list: &[u8], item: impl Fn(&[u8]) -> Option<(u8, usize)>) -> Option<(Vec<u8>, usize)> {
+/// The text whose bytes are listed with a comma or up to three blanks between.
+fn listed(list: &[u8], item: impl Fn(&[u8]) -> Option<(u8, usize)>) -> Option<Listed> {
     let (mut bytes, mut at, mut end) = (Vec::new(), 0, 0);
     while let Some((byte, len)) = item(&list[at..]).filter(|_| bytes.len() < MAX) {
         bytes.push(byte);
@@ -291,6 +294,31 @@ mod tests {
         assert_eq!(guarded(&signed), "[EMAIL_1].YsT8fw.abc");
         assert_eq!(guarded(&format!("0x{}", hex(b"alice@example.com"))), "[EMAIL_1]");
         assert_eq!(guarded(&format!("\\x{}", hex(b"alice@example.com"))), "\\x[EMAIL_1]");
+    }
+
+    #[test]
+    fn bytes_that_are_listed_or_escaped_are_decoded() {
+        let each = |form: fn(u8) -> String, sign: &str| {
+            b"alice@example.com".iter().map(|byte| form(*byte)).collect::<Vec<_>>().join(sign)
+        };
+        for (text, left) in [
+            (format!("x = {} y", each(|byte| format!("{byte:02x}"), " ")), "x = [EMAIL_1] y"),
+            (format!("00000000  {}\n", each(|byte| format!("{byte:02X}"), " ")), "00000000  [EMAIL_1]\n"),
+            (format!("[{}]", each(|byte| byte.to_string(), ", ")), "[[EMAIL_1]]"),
+            (format!("[{}]", each(|byte| format!("{byte:>3}"), " ")), "[ [EMAIL_1]]"),
+            (format!("id {}", each(|byte| format!("\\{byte:03o}"), "")), "id [EMAIL_1]"),
+            ("MFWGSY3FIBSXQYLNOBWGKLTDN5WQ====".to_owned(), "[EMAIL_1]"),
+        ] {
+            assert_eq!(guarded(&text), left, "{text}");
+        }
+        for text in [
+            "12 45 67 23 89 10 55 31 44 62 17 20",
+            "[115, 97, 115, 107, 105, 97, 119, 97, 108]",
+            "[[1,2],[3,4]] INTERNATIONALIZATION",
+            r"\100 \1",
+        ] {
+            assert_eq!(guarded(text), text);
+        }
     }
 
     #[test]

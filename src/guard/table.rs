@@ -755,8 +755,8 @@ impl State {
                 return;
             }
         }
-        let first = line.bytes().find(|byte| *byte != b' ');
-        let Some(first) = first.filter(|byte| *byte != b'\r') else {
+        let text = line.trim_start_matches(' ');
+        if text.is_empty() || text.starts_with('\r') {
             // A frame that is too wide prints its head again for the columns that follow. SAS sets a blank line below a head, and
             // on Windows separated values may have one below each row.
             let fresh = std::mem::take(&mut self.fresh);
@@ -773,7 +773,7 @@ impl State {
             }
             self.cells = 0;
             return;
-        };
+        }
         self.listing(line, headed);
         if headed && marked_row(line, found) {
             return;
@@ -785,12 +785,7 @@ impl State {
         if (headed || self.list.is_some()) && self.listed(line, found) {
             return;
         }
-        let comment = || line.trim_start().starts_with("//") || line.trim_start().starts_with("/*");
-        let begins = first.is_ascii_alphanumeric()
-            || b"|\"'#_(,;.\t[!\\&:>+*=-".contains(&first)
-            || first >= 0x80
-            || first == b'/' && !comment();
-        if !headed || line.len() > LONGEST_LINE || !begins {
+        if !headed || line.len() > LONGEST_LINE || !may_begin_head(text) {
             return;
         }
         if named_row(line, found) || side_row(line, found) {
@@ -1165,6 +1160,14 @@ fn bare_numbers(line: &str, layout: Layout) -> Vec<Span> {
 fn is_rule(line: &str) -> bool {
     line.chars()
         .all(|c| matches!(c, ' ' | '-' | '+' | '=' | '|' | ':' | '*' | '\r' | '\u{2500}'..='\u{257f}'))
+}
+
+/// Whether a line that begins so may be the head of a table, behind something that stands before it too.
+fn may_begin_head(line: &str) -> bool {
+    let comment = line.starts_with("//") || line.starts_with("/*");
+    let sign = |first: u8| b"|\"'#_(,;.\t[!\\&:>+*=-/".contains(&first);
+    line.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric() || first >= 0x80 || sign(first))
+        && !comment
 }
 
 /// The value of a row of a `Series`, or each of a list of them, as groups have it.

@@ -408,14 +408,15 @@ impl Scanner<'_> {
             }
         }
         for open in memchr::memchr_iter(b'[', &self.text[self.from..]) {
-            let start = self.from + open + 1;
+            let inner = self.from + open + 1;
+            let start = inner + self.text[inner..].iter().take(2).take_while(|byte| **byte == b' ').count();
             if self.byte(start).is_ascii_digit() && start >= done {
                 done = self.listing(start, encoded::listed_numbers).unwrap_or(start);
             }
         }
     }
 
-    fn listing(&mut self, start: usize, decode: fn(&[u8]) -> Option<(Vec<u8>, usize)>) -> Option<usize> {
+    fn listing(&mut self, start: usize, decode: fn(&[u8]) -> Option<encoded::Listed>) -> Option<usize> {
         let (text, len) = decode(&self.text[start..])?;
         self.decoded(&text, start, start + len);
         Some(start + len)

@@ -83,17 +83,14 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
         }
         // `ssn_1"`
         let word = |c: char| c.is_alphanumeric() || c == '_';
-        let to = end + clipped(&line[end..], 4 * LONGEST_NAME).find(|c| !word(c)).unwrap_or(line.len() - end);
-        let word_end = to;
-        let to = qualified(line, to);
-        let (gap, rest) = line[to..].split_at(
-            line[to..]
-                .find(|c| !matches!(c, '"' | '\'' | '`' | '*' | ']' | ' ' | '.' | '°' | 'º'))
-                .unwrap_or(0),
-        );
-        let sign = rest.len() - rest.trim_start_matches("=>").trim_start_matches([':', '=']).len();
-        let member = if sign == 0 { member(rest) } else { 0 };
-        let sign = sign.max(member);
+        let word_end =
+            end + clipped(&line[end..], 4 * LONGEST_NAME).find(|c| !word(c)).unwrap_or(line.len() - end);
+        let to = qualified(line, word_end);
+        let between = |c: char| matches!(c, '"' | '\'' | '`' | '*' | ']' | ' ' | '.' | '°' | 'º');
+        let (gap, rest) = line[to..].split_at(line[to..].find(|c| !between(c)).unwrap_or(0));
+        let member = member(rest);
+        let signs = rest.trim_start_matches("=>").trim_start_matches([':', '=']);
+        let sign = member.max(rest.len() - signs.len());
         let list = rest.starts_with(',') && rest[1..].trim_start().starts_with('[');
         let pair = paired(line, to, gap, rest);
         let path = gap.is_empty() && rest.starts_with('/');
