@@ -1,7 +1,7 @@
 //! The egress guard: text or JSON in, [`Sanitized`] out.
 //!
-//! Whatever a sandbox says passes here before a model, a log or a client sees it. Pure code: no I/O, no clock, no
-//! async. `docs/guard.md` says what is found, how, and what is not.
+//! All output of a sandbox passes through here before a model, a log or a client sees it. Pure code: no I/O, no clock, no
+//! async. `docs/guard.md` describes what is found, how, and what is not.
 //!
 //! ```
 //! use pathbox::guard::{Guard, Numbering};
@@ -71,10 +71,10 @@ pub use scan::excuse::{Carrier, Evidence, Excuse, Form, Profile, Shape};
 pub use seal::{SealError, Sealer};
 pub use stream::StreamGuard;
 
-/// A policy does not work.
+/// The policy is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// A pattern of an allow-list is no regular expression, or a huge one.
+    /// A pattern of an allow-list is not a valid regular expression, or it is too large.
     #[error("allow-list pattern {index} does not compile")]
     Pattern {
         /// Which pattern, from 0.
@@ -89,12 +89,12 @@ pub enum PolicyError {
         /// Which network, from 0.
         index: usize,
     },
-    /// A rule of the policy does not work.
+    /// A rule of the policy is invalid.
     #[error("the rule `{id}` {problem}")]
     Rule {
         /// Its id.
         id: String,
-        /// What is wrong with it, and what to do.
+        /// What is wrong with it, and how to fix it.
         problem: String,
     },
 }
@@ -105,7 +105,7 @@ impl From<(String, String)> for PolicyError {
     }
 }
 
-/// Looks at output under one policy. Cheap to clone.
+/// Guards output under one policy. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Guard(Arc<Inner>);
 
@@ -115,11 +115,11 @@ struct Inner {
     fingerprint: String,
     allowed: allow::Allowed,
     known: Known,
-    /// The excuses that count under the policy.
+    /// The excuses that apply under the policy.
     criteria: scan::excuse::Criteria,
-    /// What the policy does, by the place of a kind in [`Kind::ALL`].
+    /// The policy's action for each kind, in the order of [`Kind::ALL`].
     actions: Vec<Action>,
-    /// Whether a kind counts that is let through by default.
+    /// Whether the policy looks for a kind that is allowed by default.
     wants_all: bool,
 }
 
@@ -131,15 +131,15 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// A guard that works by `policy`.
+    /// A guard that follows `policy`.
     ///
     /// # Errors
-    /// [`PolicyError`] when an allow-list does not compile; tell whoever wrote the policy.
+    /// [`PolicyError`] when the policy does not compile; report it to its author.
     pub fn new(policy: Policy) -> Result<Self, PolicyError> {
         Self::knowing(policy, &Known::default())
     }
 
-    /// The same, which also finds values that are known to be secret. The policy's own rules are compiled and tried on their
+    /// The same, which also finds known secret values. The policy's own rules are compiled and tried on their
     /// examples, unless `known` comes from a guard with the same rules.
     ///
     /// # Errors
@@ -159,24 +159,24 @@ impl Guard {
         &self.0.known
     }
 
-    /// The same guard, which also finds what the code of a run was given for placeholders, in every form that a known value
-    /// is looked for in, and writes the same placeholder.
+    /// The same guard, which also finds the values that a run's code received for placeholders, in every form in which known
+    /// values are looked for, and writes the same placeholder.
     pub fn resolving<'a>(&self, values: impl IntoIterator<Item = (Kind, u32, &'a str)>) -> Self {
         Self::with(self.policy().clone(), self.0.allowed.clone(), self.0.known.resolving(values))
     }
 
-    /// The same guard, whatever the mode is: for examples.
+    /// The same guard in enforce mode, whatever the policy's mode is: for examples.
     fn enforcing(&self) -> Self {
         let policy = Policy { mode: Mode::Enforce, ..self.policy().clone() };
         Self::with(policy, self.0.allowed.clone(), self.0.known.clone())
     }
 
-    /// Whether the policy leaves what is of a kind.
+    /// Whether the policy leaves values of a kind unchanged.
     fn leaves(&self, kind: Kind) -> bool {
         self.action(kind) == Action::Allow
     }
 
-    /// The name of a rule and what it is, for people.
+    /// The name and description of a rule, for people.
     fn described(&self, id: rule::RuleId) -> (&str, &str) {
         match self.0.known.rules().and_then(|own| own.rule(id)) {
             Some(own) if own.what.is_empty() => (&own.id, "a rule of the policy"),
@@ -202,7 +202,7 @@ impl Guard {
         &self.0.policy
     }
 
-    /// An empty report that carries this guard's policy and mode: for an output that had nothing in it.
+    /// An empty report that carries this guard's policy and mode: for an output in which nothing was found.
     pub fn report(&self) -> Report {
         Report::new(&self.0.policy, &self.0.fingerprint)
     }
@@ -214,22 +214,22 @@ impl Guard {
         (Sanitized::vouch(out), report)
     }
 
-    /// Guards one line of our own making that may quote a stranger: an error message, a purpose, a file name, a log
-    /// line. Placeholders carry no numbers, for there is no context to count in.
+    /// Guards one line of our own that may quote untrusted text: an error message, a purpose, a file name, a log
+    /// line. Placeholders carry no numbers, because there is no context to count in.
     pub fn line(&self, text: &str) -> Sanitized<String> {
         let mut engine = stream::Engine::new(self.clone());
         engine.numbered = false;
         Sanitized::vouch(engine.whole(text, &mut Numbering::alone()))
     }
 
-    /// Guards a JSON value: keys and values. What comes out is JSON of the same shape; a number that had to be
+    /// Guards a JSON value: keys and values. The result is JSON of the same shape; a number that had to be
     /// replaced becomes a string.
     pub fn json(&self, value: Value, numbering: &mut Numbering) -> (Sanitized<Value>, Report) {
         let mut left = picture::MAX_INFLATED;
         self.json_within("", value, numbering, &mut left)
     }
 
-    /// The same under the name of a media type, where PDFs may inflate to so many bytes.
+    /// The same for a named media type, with a limit on the bytes that PDFs may inflate to.
     fn json_within(
         &self,
         name: &str,
@@ -251,7 +251,7 @@ impl Guard {
         StreamGuard::new(self.clone())
     }
 
-    /// One text, counted into a report that goes on.
+    /// Guards one text and adds to a running report.
     fn run(&self, text: &str, numbering: &mut Numbering, report: &mut Report) -> String {
         let mut engine = stream::Engine::new(self.clone());
         let out = engine.whole(text, numbering);
@@ -259,7 +259,7 @@ impl Guard {
         out
     }
 
-    /// One value under its name.
+    /// Guards one value, given its name.
     fn run_named(&self, name: &str, text: &str, numbering: &mut Numbering, report: &mut Report) -> String {
         let mut engine = stream::Engine::new(self.clone());
         let out = engine.named(name, text, numbering);
@@ -267,39 +267,39 @@ impl Guard {
         out
     }
 
-    /// What the policy does with a kind.
+    /// The policy's action for a kind.
     fn action(&self, kind: Kind) -> Action {
         self.0.actions[kind as usize]
     }
 
-    /// Whether an allow-list names this value, or it is an address of a special purpose.
+    /// Whether an allow-list contains this value, or it is a special-purpose address.
     fn lets_through(&self, kind: Kind, value: &str) -> bool {
         let special = || kind == Kind::Ip && !self.0.policy.every_address && allow::is_special_purpose(value);
         kind != Kind::KnownSecret && (self.0.allowed.lets_through(kind, value) || special())
     }
 }
 
-/// Guards the program's own words where they may quote a stranger: an error's message, a log line. Whatever the
-/// policy says: no value is needed there. Addresses of this machine and of private networks stay, for operators.
+/// Guards the program's own messages where they may quote untrusted text: an error, a log line. Applies whatever the
+/// policy says, because no value is needed there. Addresses of this machine and of private networks stay, for operators.
 pub fn own_words(text: &str) -> Sanitized<String> {
     static GUARD: LazyLock<Guard> = LazyLock::new(|| own_guard(&Known::default()));
     OWN.get().unwrap_or(&GUARD).line(text)
 }
 
-/// Keeps known secrets out of [`own_words`] too, from here on. The first call counts: a process has one set of them.
+/// Keeps known secrets out of [`own_words`] too, from here on. The first call wins: a process has one set of them.
 pub fn never_say(known: &Known) {
     OWN.get_or_init(|| own_guard(known));
 }
 
-/// The guard of [`own_words`], once there are secrets to know. Static, for a log line that tells of a failure anywhere has
-/// no other way to it.
+/// The guard of [`own_words`], once there are secrets to know. Static, because a log line written anywhere has no other
+/// way to reach it.
 static OWN: OnceLock<Guard> = OnceLock::new();
 
 fn own_guard(known: &Known) -> Guard {
     Guard::with(Policy::default(), allow::Allowed::default(), known.clone())
 }
 
-/// The first placeholder that a text holds, such as `[EMAIL_1]`: written by whoever read one and took it for the value.
+/// The first placeholder in a text, such as `[EMAIL_1]`: somebody copied it as if it were the value.
 pub fn first_placeholder(text: &str) -> Option<&str> {
     let numbered = |at: usize| {
         let placeholder = &text[at..at + scan::placeholder_len(&text.as_bytes()[at..])?];
@@ -308,12 +308,12 @@ pub fn first_placeholder(text: &str) -> Option<&str> {
     memchr::memchr_iter(b'[', text.as_bytes()).find_map(numbered)
 }
 
-/// The built-in excuses, for people who want to know what is let go.
+/// The built-in excuses, for people who want to know what is not reported.
 pub fn excuses() -> &'static [Excuse] {
     &scan::excuse::EXCUSES.list
 }
 
-/// The numbered placeholders that stand in a program outside of its comments, in order: where, of which kind, which number.
+/// The numbered placeholders in a program outside its comments, in order: place, kind and number.
 pub fn placeholders_in(lexer: Lexer, code: &str) -> Vec<(Range<usize>, Kind, u32)> {
     let numbered = |at: usize| {
         let span = at..at + scan::placeholder_len(&code.as_bytes()[at..])?;
@@ -324,10 +324,10 @@ pub fn placeholders_in(lexer: Lexer, code: &str) -> Vec<(Range<usize>, Kind, u32
     literal::outside_comments(lexer, code, all)
 }
 
-/// The program with values in the place of such placeholders, each with its value where there is one. Lines stay lines.
+/// The program with each such placeholder replaced by its value, where there is one. Line numbers do not change.
 ///
 /// # Errors
-/// The first that no value can stand in the place of.
+/// The first placeholder that no value can replace.
 pub fn put_in(
     lexer: Lexer,
     code: &str,

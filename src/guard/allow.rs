@@ -1,4 +1,4 @@
-//! Allow-lists, ready to use: what is let through though a rule finds it.
+//! Allow-lists, compiled: values that pass although a rule finds them.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -44,7 +44,7 @@ impl Allowed {
         match kind {
             Kind::Email => value.rsplit_once('@').is_some_and(|(_, host)| self.has_domain(host)),
             Kind::DatabaseUrl => {
-                // What is before the first of these is the authority (RFC 3986, 3.2); behind it anything may stand.
+                // The authority ends at the first of these (RFC 3986, 3.2); anything may follow.
                 let authority = value.split_once("://").map_or("", |(_, rest)| rest);
                 let authority = authority.split(['/', '?', '#', '\\']).next().unwrap_or("");
                 let host = authority.rsplit_once('@').map_or("", |(_, host)| host);
@@ -118,8 +118,8 @@ fn parse_network(text: &str) -> Option<IpNet> {
     text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok()
 }
 
-/// Whether an address is of a special purpose, and so identifies no machine: loopback, private, link-local, documentation,
-/// benchmarks, many receivers at once, reserved, a mask.
+/// Whether an address is a special-purpose one, and so identifies no machine: loopback, private, link-local, documentation,
+/// benchmarking, multicast, reserved, a netmask.
 pub(super) fn is_special_purpose(value: &str) -> bool {
     let plain = value.split(['/', '%']).next().unwrap_or(value);
     let private = |address: Ipv4Addr| {

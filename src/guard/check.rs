@@ -17,21 +17,21 @@ pub struct Found {
     pub column: usize,
     /// First byte.
     pub start: usize,
-    /// First byte behind.
+    /// First byte after it.
     pub end: usize,
     /// What it is.
     pub kind: Kind,
     /// The rule that found it.
     pub rule: String,
-    /// Why that rule is sure.
+    /// Why that rule is certain.
     pub why: String,
-    /// What the policy does with it.
+    /// The policy's action.
     pub action: Action,
     /// Whether it was visible only after decoding.
     pub decoded: bool,
 }
 
-/// A candidate, without its text: what spoke for it, and what became of it.
+/// A candidate, without its text: the evidence for it, and what became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Candidate {
     /// Line, from 1.
@@ -40,23 +40,23 @@ pub struct Candidate {
     pub column: usize,
     /// First byte.
     pub start: usize,
-    /// First byte behind.
+    /// First byte after it.
     pub end: usize,
-    /// What it would be.
+    /// What kind it would be.
     pub kind: Kind,
     /// The rule that proposed it.
     pub rule: String,
-    /// What speaks for it.
+    /// The evidence for it.
     pub evidence: Vec<Evidence>,
-    /// What its line is.
+    /// What kind of line it is on.
     pub carrier: Carrier,
-    /// What its evidence is worth.
+    /// The weight of its evidence.
     pub sum: u32,
-    /// What the policy's profile asks for.
+    /// The weight that the policy's profile requires.
     pub threshold: u32,
     /// What became of it.
     pub outcome: Outcome,
-    /// The excuse that won.
+    /// The excuse that applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excuse: Option<&'static str>,
 }
@@ -65,32 +65,32 @@ pub struct Candidate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It is a finding, or a part of one.
+    /// It is a finding, or part of one.
     Found,
-    /// An excuse won.
+    /// An excuse applied.
     Excused,
-    /// Its evidence is worth less than the profile asks for.
+    /// Its evidence weighs less than the profile requires.
     TooLittle,
-    /// The policy lets its kind, or this value, through.
+    /// The policy allows its kind, or this value.
     LetThrough,
 }
 
-/// What was made of a text.
+/// The result of checking a text.
 #[derive(Debug, Clone, Serialize)]
 pub struct Checked {
     /// What was found, in order, at most [`Checker::MAX_FINDINGS`].
     pub findings: Vec<Found>,
-    /// How many findings more there were.
+    /// How many more findings there were.
     pub left_out: u64,
-    /// The candidates in order, where they were asked for, at most as many as findings.
+    /// The candidates in order, if requested; the same limit as for findings.
     pub candidates: Vec<Candidate>,
     /// The counts.
     pub report: Report,
-    /// The text as it would go out; of a [`Checker`], what of it had not gone out by the end.
+    /// The text as it would go out; from a [`Checker`], the part that had not gone out by the end.
     pub text: Sanitized<String>,
 }
 
-/// Looks at a text that comes in pieces, however long, and says what would be replaced and why.
+/// Checks a text of any length that comes in pieces: what would be replaced, and why.
 #[derive(Debug)]
 pub struct Checker {
     guard: Guard,
@@ -98,7 +98,7 @@ pub struct Checker {
     numbering: Numbering,
     findings: Vec<Found>,
     left_out: u64,
-    /// Whether candidates are kept, and those.
+    /// Whether candidates are kept, and the candidates.
     explain: bool,
     candidates: Vec<Candidate>,
     place: Place,
@@ -116,7 +116,7 @@ struct Place {
 }
 
 impl Place {
-    /// Goes on to `to`, through text that begins at `base`.
+    /// Advances to `to`, through text that begins at `base`.
     fn advance(&mut self, text: &str, base: usize, to: usize) {
         let passed = &text[self.at - base..to - base];
         match memchr::memrchr(b'\n', passed.as_bytes()) {
@@ -131,10 +131,10 @@ impl Place {
 }
 
 impl Checker {
-    /// Findings that are kept; the report counts the rest.
+    /// The most findings that are kept; the report counts the rest.
     pub const MAX_FINDINGS: usize = 10_000;
 
-    /// For a text under this guard's policy.
+    /// A checker for a text under this guard's policy.
     pub fn new(guard: &Guard) -> Self {
         Self {
             guard: guard.clone(),
@@ -149,12 +149,12 @@ impl Checker {
         }
     }
 
-    /// The same, which also says of each candidate what spoke for it and what became of it.
+    /// The same, which also gives each candidate's evidence and outcome.
     pub fn explaining(guard: &Guard) -> Self {
         Self { stream: StreamGuard::explained(guard.clone()), explain: true, ..Self::new(guard) }
     }
 
-    /// Takes a piece; what of the text would go out by now.
+    /// Takes a piece; returns the part of the text that is ready to go out.
     pub fn push(&mut self, piece: &str) -> Sanitized<String> {
         self.take(piece, false)
     }
@@ -164,7 +164,7 @@ impl Checker {
         self.stream.report()
     }
 
-    /// The end of the text: the rest of what would go out, and what was found.
+    /// Ends the text: the rest of what would go out, and what was found.
     pub fn finish(mut self) -> Checked {
         let text = self.take("", true);
         let Self { stream, findings, left_out, candidates, .. } = self;
@@ -217,7 +217,7 @@ impl Checker {
 /// Candidates in the order of the text, each once.
 fn in_order(judged: &[Judged], found: &[Finding]) -> Vec<Judged> {
     let mut all = judged.to_vec();
-    // What a head alone, a key's armour, a known value or an own rule has found was not proposed.
+    // Findings from a head alone, a key's armour, a known value or a policy's rule had no candidate.
     let known = |one: &&Finding| judged.iter().all(|judged| !overlap(&judged.finding, one));
     all.extend(found.iter().filter(known).map(|finding| Judged::unproposed(*finding)));
     all.sort_by_key(|one| (one.finding.start, one.finding.end, one.finding.rule));
@@ -254,7 +254,7 @@ fn candidate(guard: &Guard, judged: &Judged, base: usize, place: &Place, found: 
 }
 
 impl Guard {
-    /// Looks at a whole text and says what would be replaced and why.
+    /// Checks a whole text: what would be replaced, and why.
     pub fn check(&self, text: &str) -> Checked {
         let mut checker = Checker::new(self);
         let begun = checker.push(text).into_inner();
@@ -331,7 +331,7 @@ impl Checked {
     }
 }
 
-/// A name as it stands in data.
+/// A name as it appears in data.
 fn name(one: &impl Serialize) -> String {
     let value = serde_json::to_value(one).ok();
     value.and_then(|value| Some(value.as_str()?.to_owned())).unwrap_or_default()

@@ -1,10 +1,10 @@
 //! One pass that turns text into bit masks: which of 64 bytes are digits, letters, `@` and so on.
 //!
 //! Everything after this works on bits, so that text in which nothing can begin costs a few instructions for 64
-//! bytes. The portable form works on eight bytes at a time in a `u64`; [`super::simd`] does the same with AVX2 and a
-//! test holds both equal.
+//! bytes. The portable form works on eight bytes at a time in a `u64`; [`super::simd`] does the same with AVX2, and a
+//! test checks that both agree.
 
-/// The masks of 64 bytes; bit `n` speaks of byte `n`.
+/// The masks of 64 bytes; bit `n` describes byte `n`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Block {
     /// `0-9`
@@ -19,19 +19,19 @@ pub(super) struct Block {
     pub(super) at: u64,
     /// `:` and `=`
     pub(super) mark: u64,
-    /// Space, `-`, `/`, `(`, `)`: what stands between groups of digits.
+    /// Space, `-`, `/`, `(`, `)`: separators between groups of digits.
     pub(super) sep: u64,
     /// `.`
     pub(super) dot: u64,
     /// `+` and `(`: what a telephone number can begin with.
     pub(super) plus: u64,
-    /// What may hide something: non-ASCII, `%`, `\`, `&`, ESC, DEL and the first nine control characters.
+    /// Bytes that may hide something: non-ASCII, `%`, `\`, `&`, ESC, DEL and the first nine control characters.
     pub(super) odd: u64,
-    /// The same without the rest of letters beyond ASCII, and without those of Chinese, Japanese and Korean.
+    /// The same without the continuation bytes of non-ASCII letters, and without Chinese, Japanese and Korean letters.
     pub(super) veil: u64,
     /// A line feed.
     pub(super) feed: u64,
-    /// `<` and `|`: what a tag begins with, and what cells have between them.
+    /// `<` and `|`: the start of a tag, and the border between cells.
     pub(super) cell: u64,
 }
 
@@ -57,13 +57,13 @@ pub(super) const fn only(signs: &[u8]) -> [bool; 256] {
     known
 }
 
-/// Fills `blocks` with the masks of `text` and one empty block behind.
+/// Fills `blocks` with the masks of `text` and one empty block after.
 pub(super) fn classify(text: &[u8], blocks: &mut Vec<Block>) {
     blocks.clear();
     let (whole, rest) = text.as_chunks::<64>();
     masks(whole, blocks);
     if !rest.is_empty() {
-        // Padded with a harmless byte, which is in none of the classes.
+        // Padded with a byte that is in none of the classes.
         let mut last = [b'\t'; 64];
         last[..rest.len()].copy_from_slice(rest);
         masks(&[last], blocks);
@@ -71,11 +71,11 @@ pub(super) fn classify(text: &[u8], blocks: &mut Vec<Block>) {
     blocks.push(Block::default());
 }
 
-/// What works on masks. Its method should be inlined, and it is: then it is compiled for the machine's instructions for bits.
+/// Work on masks. Its method must be inlined, so that it is compiled for the machine's bit instructions.
 pub(super) trait Work {
     fn work(&mut self);
 
-    /// Does it with the instructions that this machine has.
+    /// Does the work with the best instructions that this machine has.
     #[inline]
     fn done(&mut self)
     where
@@ -97,7 +97,7 @@ fn masks(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
     blocks.extend(whole.iter().map(portable));
 }
 
-/// The masks of 64 bytes without any instruction that a machine may lack.
+/// The masks of 64 bytes, with instructions that every machine has.
 pub(super) fn portable(bytes: &[u8; 64]) -> Block {
     let mut block = Block::default();
     let (lanes, _) = bytes.as_chunks::<8>();
@@ -137,13 +137,13 @@ fn splat(byte: u8) -> u64 {
     u64::from(byte) * 0x0101_0101_0101_0101
 }
 
-/// The high bit of each byte that equals `byte`; other bits are noise.
+/// The high bit of each byte that equals `byte`; other bits are undefined.
 fn equal(v: u64, byte: u8) -> u64 {
     let x = v ^ splat(byte);
     !(((x & !HIGH) + !HIGH) | x)
 }
 
-/// The high bit of each ASCII byte in `low..=high`; other bits are noise.
+/// The high bit of each ASCII byte in `low..=high`; other bits are undefined.
 fn in_range(v: u64, low: u8, high: u8) -> u64 {
     let seven = v & !HIGH;
     (seven + splat(0x80 - low)) & !(seven + splat(0x7f - high)) & !v

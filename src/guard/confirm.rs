@@ -1,6 +1,6 @@
 //! Check digits and shapes: what turns a run of characters into a finding.
 //!
-//! All functions take ASCII bytes without separators, as many as the identifier has, unless they say otherwise.
+//! All functions take ASCII bytes without separators, exactly as many as the identifier has, unless they say otherwise.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 pub(super) fn luhn(digits: &[u8]) -> bool {
     const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
     const ONES: u64 = 0x0101_0101_0101_0101;
-    // Eight at a time from the right, a byte for each; the first of eight is one of those that count twice.
+    // Eight at a time from the right, one byte each; the first of eight is one of those that are doubled.
     let sum = |eight: [u8; 8]| {
         let eight = u64::from_le_bytes(eight) & (0xf * ONES);
         let twice = (eight & EVEN) * 2;
@@ -25,12 +25,12 @@ pub(super) fn luhn(digits: &[u8]) -> bool {
     (sum(first) + eights.iter().map(|eight| sum(*eight)).sum::<u64>()).is_multiple_of(10)
 }
 
-/// What a card number's first digits and length say.
+/// What a card number's first digits and length tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CardRange {
-    /// A known network with its usual length: sure enough without any context.
+    /// A known network with its usual length: certain without any context.
     Usual,
-    /// A length that the network uses seldom, or a network whose range is wide: needs a word beside it.
+    /// A length that the network seldom uses, or a network with a wide range: needs a context word.
     Rare,
     /// No network.
     None,
@@ -58,7 +58,7 @@ pub(super) fn may_be_card([first, second]: [u8; 2]) -> bool {
     STARTS.get(usize::from(first - b'0') * 10 + usize::from(second - b'0')).is_some_and(|known| *known)
 }
 
-/// The lengths that numbers usually have which begin with these digits; nothing where no network's do.
+/// The usual lengths of numbers that begin with these digits; `None` where no network's do.
 fn card_lengths(first: &[u8; 4]) -> Option<&'static [usize]> {
     let four = first.iter().fold(0u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
     let (two, three) = (four / 100, four / 10);
@@ -158,7 +158,7 @@ fn has_form(mut rest: &[u8], form: &str) -> bool {
     rest.is_empty()
 }
 
-/// Whether area, group and serial of a US social security number were ever given out (20 CFR 422.103).
+/// Whether area, group and serial of a US social security number were ever issued (20 CFR 422.103).
 /// Areas of 9xx are individual taxpayer numbers, with their own groups.
 pub(super) fn ssn(area: u32, group: u32, serial: u32) -> bool {
     let itin = (900..=999).contains(&area) && matches!(group, 50..=65 | 70..=88 | 90..=92 | 94..=99);
@@ -166,7 +166,7 @@ pub(super) fn ssn(area: u32, group: u32, serial: u32) -> bool {
     serial != 0 && (person || itin)
 }
 
-/// Whether digits are a card's.
+/// Whether digits are a card number.
 pub(super) fn is_card(digits: &[u8]) -> bool {
     luhn(digits) && card_range(digits) != CardRange::None
 }
@@ -244,7 +244,7 @@ pub(super) fn bech32(text: &[u8]) -> bool {
     parts.is_some_and(|it| it.has_valid_checksum::<Bech32>() || it.has_valid_checksum::<Bech32m>())
 }
 
-/// Whether an account number counts up as the examples in handbooks do.
+/// Whether an account number counts up, as the examples in handbooks do.
 pub(super) fn counts_up(text: &[u8]) -> bool {
     text.windows(9).any(|part| part == b"123456789")
 }
@@ -274,7 +274,7 @@ pub(super) fn mrz(line: &[u8]) -> bool {
         && digit(21..27, 27)
 }
 
-/// Whether a text has so many different ASCII characters: a cheap stand-in for its entropy.
+/// Whether a text has at least this many different ASCII characters: a cheap substitute for its entropy.
 pub(super) fn varied(text: &[u8], at_least: u32) -> bool {
     let mut seen = [0u64; 2];
     text[..text.len().min(256)].chunks(8).any(|part| {

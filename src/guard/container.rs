@@ -1,8 +1,8 @@
-//! Files that are neither text in UTF-8 nor a picture and can still be looked into: text in other encodings, archives and the
+//! Files that are neither UTF-8 text nor a picture and can still be inspected: text in other encodings, archives and the
 //! office documents that are archives, databases, arrays of numbers.
 //!
-//! Text in another encoding loses what is found, as any text does. The others pass whole or not at all, for their parts are
-//! found by their offsets.
+//! Text in another encoding has its findings replaced, as any text has. The others pass whole or not at all, because their parts
+//! are found by their offsets.
 
 use std::io::Read as _;
 
@@ -12,23 +12,23 @@ use memchr::memmem;
 use super::excluded;
 use super::picture::{self, Format, Inspector};
 
-/// How often an archive may lie in an archive.
+/// How deep archives may nest.
 const MAX_DEPTH: u8 = 2;
-/// Members of an archive.
+/// The most members of an archive.
 const MAX_MEMBERS: usize = 20_000;
 
 /// How a text is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
-    /// Two bytes a unit, the low one first, with a byte order mark.
+    /// Two bytes a unit, the low byte first, with a byte order mark.
     Utf16Le,
-    /// The same, the high one first.
+    /// The same, the high byte first.
     Utf16Be,
-    /// A byte a character, whichever alphabet the upper half holds.
+    /// One byte a character, whichever alphabet the upper half holds.
     OneByte,
 }
 
-/// A text that is not in UTF-8, as Unicode; `None`: it is no text.
+/// A text that is not in UTF-8, as Unicode; `None`: it is not text.
 pub(super) fn decode(bytes: &[u8]) -> Option<(Encoding, String)> {
     let units = |read: fn([u8; 2]) -> u16| -> Option<String> {
         let (pairs, rest) = bytes.as_chunks::<2>();
@@ -42,7 +42,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(Encoding, String)> {
         _ => {
             let is_control = |byte: &u8| *byte < 0x20 && !b"\t\n\r\x0c".contains(byte) || *byte == 0x7f;
             let is_text = !bytes.iter().any(is_control) && !bytes.starts_with(b"%PDF-");
-            // Random bytes have a control among the first few dozen.
+            // Random bytes have a control character among the first few dozen.
             let ascii = bytes.iter().filter(|byte| byte.is_ascii()).count();
             let is_sure = bytes.len() >= 64 || 2 * ascii >= bytes.len();
             (is_text && is_sure)
@@ -51,7 +51,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(Encoding, String)> {
     }
 }
 
-/// The same text in its own encoding. What the guard put in is ASCII, but for an invisible mark that a byte cannot hold.
+/// The same text in its own encoding. The guard inserts only ASCII, apart from an invisible mark that a byte cannot hold.
 pub(super) fn encode(encoding: Encoding, text: &str) -> Vec<u8> {
     match encoding {
         Encoding::Utf16Le => text.encode_utf16().flat_map(u16::to_le_bytes).collect(),
@@ -60,18 +60,18 @@ pub(super) fn encode(encoding: Encoding, text: &str) -> Vec<u8> {
     }
 }
 
-/// What looking into a file came to.
+/// The result of inspecting a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// All of it was read, and nothing is found.
+    /// All of it was read, and nothing was found.
     Clean,
-    /// Something is found; the report has what.
+    /// Something was found; the report says what.
     Holds,
-    /// Not all of it can be read.
+    /// Not all of it could be read.
     Opaque,
 }
 
-/// Looks into a file that is no text.
+/// Inspects a file that is not text.
 pub(super) fn look(inspector: &mut Inspector<'_>, bytes: &[u8]) -> Seen {
     look_at(inspector, bytes, 0)
 }
@@ -88,7 +88,7 @@ fn look_at(inspector: &mut Inspector<'_>, bytes: &[u8], depth: u8) -> Seen {
     if let Some(format) = Format::sniff(bytes) {
         return match picture::clean(inspector, format, bytes) {
             Some(clean) if clean == bytes => Seen::Clean,
-            // What travels inside is taken out of a picture alone, but not out of one in an archive.
+            // Embedded metadata is removed from a picture alone, but not from one in an archive.
             Some(_) => scan_text(inspector, &readable(bytes)),
             None => Seen::Opaque,
         };
@@ -116,7 +116,7 @@ fn scan_text(inspector: &mut Inspector<'_>, text: &str) -> Seen {
     if inspector.has_findings(text) { Seen::Holds } else { Seen::Clean }
 }
 
-/// What of bytes reads as text, a line for each piece.
+/// The readable text in some bytes, one line for each piece.
 fn readable(bytes: &[u8]) -> String {
     let mut out = String::new();
     for piece in bytes.utf8_chunks() {
@@ -128,7 +128,7 @@ fn readable(bytes: &[u8]) -> String {
     out
 }
 
-/// An array of NumPy: numbers say nothing, texts are read.
+/// A NumPy array: numbers are ignored, texts are read.
 fn array(inspector: &mut Inspector<'_>, rest: &[u8]) -> Seen {
     let head = &rest[..rest.len().min(4096)];
     let Some(at) = memmem::find(head, b"'descr': '") else { return Seen::Opaque };
@@ -150,7 +150,7 @@ fn array(inspector: &mut Inspector<'_>, rest: &[u8]) -> Seen {
     }
 }
 
-/// An archive (APPNOTE 6.3): names, comments and members, by its directory. `None`: it is broken, or not all can be read.
+/// An archive (APPNOTE 6.3): names, comments and members, by its directory. `None`: it is broken, or part of it is unreadable.
 fn archive(inspector: &mut Inspector<'_>, bytes: &[u8], depth: u8) -> Option<Seen> {
     let tail = bytes.len().saturating_sub(65_557);
     let end = tail + memmem::rfind(&bytes[tail..], b"PK\x05\x06")?;

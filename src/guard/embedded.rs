@@ -1,8 +1,8 @@
 //! Pictures and documents inside a text: in `data:` URLs, in strings of JSON and of scripts. Each is cleaned like any
 //! other.
 //!
-//! Their base64 seldom stands there as itself: it is broken into lines, escaped (`\/`, `\n`, at any depth), written with
-//! `%2B` or `&#10;`. All that is read; what comes out is one run without breaks.
+//! Their base64 is seldom written plainly: it is broken into lines, escaped (`\/`, `\n`, at any depth), written with
+//! `%2B` or `&#10;`. All of these are read; the output is one run without breaks.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ use super::picture::{self, Format, Inspector};
 use super::stream::WITHHELD;
 use super::view;
 
-/// What is looked for in any case: the two words of a `data:` URL, and how a PNG, a JPEG and a PDF begin in base64.
+/// Markers, in any case: the two words of a `data:` URL, and how a PNG, a JPEG and a PDF begin in base64.
 const MARKS: [&str; 5] = ["data", "base64", "iVBORw0KGgo", "/9j", "JVBERi0"];
 const DATA: usize = 0;
 const BASE64: usize = 1;
@@ -28,10 +28,10 @@ static FINDER: LazyLock<AhoCorasick> = LazyLock::new(|| {
 
 /// The longest media type, in bytes from `data` to `base64`.
 const MAX_TYPE: usize = 512;
-/// Outside of quotes, base64 goes on in the next line when its first has at least so many digits; what begins like a
-/// picture and has fewer is a word.
+/// Outside of quotes, base64 continues on the next line if its first line has at least this many digits; something that begins
+/// like a picture and has fewer is a word.
 const LINE: usize = 32;
-/// How often a text in base64 may hold the next.
+/// How deep base64 texts may nest.
 const MAX_DEPTH: u8 = 2;
 
 /// Base64 as browsers read it.
@@ -42,13 +42,13 @@ pub(super) const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// A text with its pictures cleaned. What a `data:` URL carries that is neither text nor a picture is left out; what begins
-/// like a picture and is none is withheld. `None`: there is nothing to change. What was taken out is counted as withheld.
+/// A text with its pictures cleaned. A `data:` URL with neither text nor a picture in it is left out; something that begins
+/// like a picture but is not one is withheld. `None`: there is nothing to change. Removed parts are counted as withheld.
 pub(super) fn clean(inspector: &mut Inspector<'_>, text: &str) -> Option<String> {
     clean_at(inspector, text, 0)
 }
 
-/// The same at a depth of pictures within pictures.
+/// The same at a nesting depth.
 #[expect(
     clippy::too_many_lines,
     reason = "one pass over the text: each place that begins a picture, and what becomes of it"
@@ -57,7 +57,7 @@ fn clean_at(inspector: &mut Inspector<'_>, text: &str, depth: u8) -> Option<Stri
     let bytes = text.as_bytes();
     let mut out = String::new();
     let mut done = 0;
-    // What lies before this place has been looked at, whether it was changed or not.
+    // Everything before this place has been examined, whether it was changed or not.
     let mut seen = 0;
     let mut scheme = None;
     for found in FINDER.find_iter(text) {
@@ -67,7 +67,7 @@ fn clean_at(inspector: &mut Inspector<'_>, text: &str, depth: u8) -> Option<Stri
         let (mark, url) = (found.pattern().as_usize(), found.pattern().as_usize() == BASE64);
         let (start, quoted) = match mark {
             DATA => {
-                // The word may stand within the type too.
+                // The word may be part of the type too.
                 if opens(&bytes[found.end()..]) {
                     scheme = Some(found.start());
                 }
@@ -80,7 +80,7 @@ fn clean_at(inspector: &mut Inspector<'_>, text: &str, depth: u8) -> Option<Stri
             }
             _ => {
                 let slashes = bytes[..found.start()].iter().rev().take_while(|byte| **byte == b'\\').count();
-                // `\/` is a digit of the run, `\n` before it is none.
+                // `\/` is a digit of the run, a `\n` before it is not.
                 let slashes = if bytes[found.start()] == b'/' { slashes } else { 0 };
                 let start = found.start() - slashes;
                 if text[found.range()] != *MARKS[mark] || goes_on(&bytes[..start]) {
@@ -98,7 +98,7 @@ fn clean_at(inspector: &mut Inspector<'_>, text: &str, depth: u8) -> Option<Stri
                 None => None,
             },
             Some((None, data)) if url => match String::from_utf8(data) {
-                // The rules do not see all that a reader of it would: what is broken, escaped, escaped within.
+                // The rules do not see everything that a reader of it would: broken lines, escapes, nested escapes.
                 Ok(inner) if !inspector.has_findings(&inner) => {
                     match (depth < MAX_DEPTH).then(|| clean_at(inspector, &inner, depth + 1)).flatten() {
                         Some(inner) => Some(STANDARD.encode(inner)),
@@ -117,7 +117,7 @@ fn clean_at(inspector: &mut Inspector<'_>, text: &str, depth: u8) -> Option<Stri
         out.push_str(&text[done..start]);
         out.push_str(new.as_deref().unwrap_or(empty));
         done = start + body.end;
-        // Without the padding that stood there, what follows would read as more of it.
+        // Without the padding that was there, the text after it would read as more of it.
         let glued =
             bytes.get(done).is_some_and(|byte| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte));
         if glued && new.is_some_and(|new| !new.ends_with('=')) {
@@ -152,7 +152,7 @@ fn opens(rest: &[u8]) -> bool {
     ways.iter().any(|way| rest.get(..way.len()).is_some_and(|start| start.eq_ignore_ascii_case(way)))
 }
 
-/// The length of a comma and the blanks before it.
+/// The length of a comma and the spaces before it.
 fn comma(rest: &[u8]) -> Option<usize> {
     let blanks = rest.iter().take(64).take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     let rest = &rest[blanks..];
@@ -161,20 +161,20 @@ fn comma(rest: &[u8]) -> Option<usize> {
     ways.iter().find(is).map(|way| blanks + way.len())
 }
 
-/// Whether what stands before opens a string, so that blanks within belong to it.
+/// Whether the text before opens a string, so that spaces inside belong to it.
 fn is_quote(before: &[u8]) -> bool {
     let escaped: [&[u8]; 5] = [b"&quot;", b"&#34;", b"&#39;", b"%22", b"u0022"];
     matches!(before.last(), Some(b'"' | b'\'' | b'`' | b'('))
         || escaped.iter().any(|end| before.ends_with(end))
 }
 
-/// Whether a run of digits goes on behind what stands before.
+/// Whether a run of digits continues from the text before.
 fn goes_on(before: &[u8]) -> bool {
     let escape = matches!(before, [.., b'\\', b'n' | b'r' | b't'] | [.., b'%', _, _]);
     before.last().is_some_and(|byte| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte)) && !escape
 }
 
-/// Base64 as it stands in a text.
+/// Base64 as it appears in a text.
 struct Body {
     /// Its digits, in the standard alphabet.
     digits: Vec<u8>,
@@ -182,24 +182,24 @@ struct Body {
     end: usize,
     /// Where it might end before that: how many digits, and where in the text.
     breaks: Vec<(usize, usize)>,
-    /// Whether it ends here; else there are more digits.
+    /// Whether it ends here; otherwise there are more digits.
     ends: bool,
 }
 
-/// What base64 stands for, and its form, if it is one of ours.
+/// Decoded base64, and its format if it is a supported one.
 type Decoded = Option<(Option<Format>, Vec<u8>)>;
 
 enum Sign {
     Digit(u8),
     Padding,
-    /// What base64 is broken by and what is invisible.
+    /// What breaks base64 into lines, and invisible characters.
     Blank,
     Other,
 }
 
 impl Body {
-    /// What begins here, and what it stands for. Of many pictures in a row each is read to its own end and not to that of
-    /// all: never more than twice as much as is taken.
+    /// Reads and decodes what begins here. Of many pictures in a row each is read to its own end and not to that of
+    /// all: at most twice as much is read as is taken.
     fn decoded(text: &[u8], quoted: bool) -> (Self, Decoded) {
         let mut most = 256;
         loop {
@@ -213,7 +213,7 @@ impl Body {
         }
     }
 
-    /// Reads up to so many digits.
+    /// Reads up to this many digits.
     fn read(text: &[u8], quoted: bool, most: usize) -> Self {
         let mut body = Self { digits: Vec::new(), end: 0, breaks: Vec::new(), ends: true };
         let (mut at, mut padded) = (0, false);
@@ -247,7 +247,7 @@ impl Body {
         body
     }
 
-    /// Whether the next line is one more of base64 and not of words.
+    /// Whether the next line is more base64 rather than words.
     fn goes_on_in(&self, line: &[u8]) -> bool {
         let width = self.breaks.first().map_or(self.digits.len(), |(digits, _)| *digits);
         let next = line.iter().take(width.max(LINE) + 1).take_while(|byte| is_run(**byte)).count();
@@ -257,9 +257,9 @@ impl Body {
         width >= LINE && next <= width && (next == width || line.get(next) != Some(&b' '))
     }
 
-    /// What it stands for, without what only follows a picture; and its form, if it is one of ours.
+    /// Decodes it, without anything that follows a picture; and its format if it is a supported one.
     fn decode(&mut self) -> Decoded {
-        // One digit alone says nothing.
+        // A single digit carries no whole byte.
         let whole = self.digits.len() - usize::from(self.digits.len() % 4 == 1);
         let mut data = LENIENT.decode(&self.digits[..whole]).ok()?;
         let format = Format::sniff(&data);
@@ -277,7 +277,7 @@ impl Body {
     }
 }
 
-/// What stands at the start of a text: how many bytes, and what they are of base64.
+/// The base64 token at the start of a text: its length and what it is.
 fn sign(text: &[u8]) -> (usize, Sign) {
     let plain = |byte: u8| match byte {
         b'-' => Sign::Digit(b'+'),
@@ -290,7 +290,7 @@ fn sign(text: &[u8]) -> (usize, Sign) {
     };
     match text[0] {
         b'\\' => {
-            // In a string within a string each has one more before it.
+            // Each level of nested strings adds a backslash.
             let slashes = text.iter().take_while(|byte| **byte == b'\\').count();
             match text.get(slashes) {
                 Some(b'n' | b'r' | b't' | b'f' | b'\n' | b'\r') => (slashes + 1, Sign::Blank),

@@ -5,16 +5,16 @@ use super::classes::alphanumeric_or;
 /// The longest run that is decoded.
 const MAX: usize = 16 * 1024;
 
-/// Whether a byte can be of a run that hides text: base64, base64url, hexadecimal digits.
+/// Whether a byte can be part of a run that hides text: base64, base64url, hexadecimal digits.
 pub(super) fn is_run(byte: u8) -> bool {
     static RUN: [bool; 256] = alphanumeric_or(b"+/-_=");
     RUN[usize::from(byte)]
 }
 
-/// The text behind a run; nothing when it is random, a hash, or a word.
+/// The decoded text of a run; `None` when it is random, a hash, or a word.
 pub(super) fn decode(run: &[u8]) -> Option<Vec<u8>> {
     let run = &run[..run.len().min(MAX)];
-    // `0x616c...`, and `\x616c...` behind its backslash.
+    // `0x616c...`, and `\x616c...` after its backslash.
     let digits = run.strip_prefix(b"0x").or(run.strip_prefix(b"x")).unwrap_or(run);
     hex(digits).or_else(|| base64(run)).or_else(|| base32(run))
 }
@@ -61,11 +61,11 @@ fn listed(list: &[u8], item: impl Fn(&[u8]) -> Option<(u8, usize)>) -> Option<Li
     Some((finish(bytes)?, end))
 }
 
-/// How many bytes are looked at before the rest is decoded: random bytes are out by then.
+/// How many bytes are checked before the rest is decoded: random bytes fail by then.
 const FIRST: usize = 6;
-/// No shorter text is looked for.
+/// Shorter texts are not looked for.
 const SHORTEST: usize = 8;
-/// So many digits have to be left of a run that is taken apart.
+/// The fewest digits that must be left of a run that is split.
 pub(super) const SHORTEST_PART: usize = 16;
 
 fn hex(run: &[u8]) -> Option<Vec<u8>> {
@@ -87,7 +87,7 @@ fn hex(run: &[u8]) -> Option<Vec<u8>> {
     finish(pairs.iter().map(byte).collect::<Option<_>>()?)
 }
 
-/// The value of a hexadecimal digit; more than 15 for what is none.
+/// The value of a hexadecimal digit; more than 15 for any other byte.
 static HEX: [u8; 256] = {
     let mut values = [0xf0; 256];
     let mut at = 0;
@@ -99,7 +99,7 @@ static HEX: [u8; 256] = {
     values
 };
 
-/// The value of a base64 digit of either alphabet; more than 63 for what is none.
+/// The value of a base64 digit of either alphabet; more than 63 for any other byte.
 static BASE64: [u8; 256] = {
     let mut values = [0xff; 256];
     let mut at = 0;
@@ -154,7 +154,7 @@ const UTF8: &[u8] = b"\xef\xbb\xbf";
 const UTF16_BE: &[u8] = b"\xfe\xff";
 const UTF16_LE: &[u8] = b"\xff\xfe";
 
-/// Whether the first bytes can be of a text: printable, white space, the zeros of UTF-16, UTF-8 in any script.
+/// Whether the first bytes can be text: printable, white space, the zeros of UTF-16, UTF-8 in any script.
 fn readable(bytes: &[u8]) -> bool {
     if matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
         return true;
@@ -172,7 +172,7 @@ fn readable(bytes: &[u8]) -> bool {
         && std::str::from_utf8(bytes).map_or_else(|error| error.error_len().is_none(), |_| true)
 }
 
-/// What each byte adds to the counts of control characters but zero, printable ones and high ones, in eight bits each.
+/// What each byte adds to the counts of control characters other than zero, printable ones and high ones, in eight bits each.
 static SORTS: [u32; 256] = {
     let mut sorts = [0; 256];
     let mut at = 0;
@@ -209,7 +209,7 @@ fn finish(mut out: Vec<u8>) -> Option<Vec<u8>> {
     for chunk in out.utf8_chunks() {
         seen += chunk.valid().len() + chunk.invalid().len();
         bad += chunk.valid().bytes().filter(|byte| is_control(*byte)).count() + chunk.invalid().len();
-        // Noise is out soon.
+        // Noise is rejected early.
         if bad > 8 + seen / 8 {
             return None;
         }

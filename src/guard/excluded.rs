@@ -1,21 +1,21 @@
-//! Parts of SVG and HTML that are drawn or run, and that people do not read: the outlines of a path, the code of a library.
+//! Parts of SVG and HTML that are drawn or run and that people do not read: the outlines of a path, the code of a library.
 //!
-//! A glyph's outline is a row of numbers, and now and then one of them passes for a card; a library of four megabytes holds
-//! something that looks like anything. Neither works any more once a number in it is replaced. So both are set aside while the
-//! rest is looked at, and searched for secrets only.
+//! A glyph's outline is a row of numbers, and now and then one of them passes for a card number; a library of four megabytes
+//! contains something that looks like anything. Both break when a number in them is replaced. So both are set aside while the
+//! rest is scanned, and are searched for secrets only.
 
 use memchr::memmem;
 
 use super::picture::Inspector;
 use super::{Action, Guard, Kind, Numbering, Report};
 
-/// Stands where a part was. A text that has one of its own is left as it is.
+/// Marks the place of a part. A text that already contains this character is left as it is.
 const MARK: &str = "\u{f8ff}";
-/// An outline shorter than this is looked at like anything else.
+/// A shorter outline is scanned like any other text.
 const SHORTEST: usize = 16;
-/// A script shorter than this is looked at like anything else: it may be somebody's data.
+/// A shorter script is scanned like any other text: it may be somebody's data.
 const LIBRARY: usize = 32 * 1024;
-/// What is looked for in parts that are set aside.
+/// The kinds that are looked for in parts that are set aside.
 const SECRETS: [Kind; 8] = [
     Kind::KnownSecret,
     Kind::PrivateKey,
@@ -27,16 +27,16 @@ const SECRETS: [Kind; 8] = [
     Kind::Email,
 ];
 
-/// A text without its drawn parts, and those.
+/// A text without its drawn parts, and the parts.
 #[derive(Debug)]
 pub(super) struct Excluded<'a> {
-    /// What is left, with a mark for each part.
+    /// The remaining text, with a mark for each part.
     pub(super) text: String,
     parts: Vec<&'a str>,
 }
 
 impl<'a> Excluded<'a> {
-    /// Sets aside what is drawn or run; `None`: there is nothing of the kind.
+    /// Sets aside the drawn and run parts; `None`: there are none.
     pub(super) fn of(text: &'a str) -> Option<Self> {
         if !text.contains('<') || text.contains(MARK) {
             return None;
@@ -53,7 +53,7 @@ impl<'a> Excluded<'a> {
         (!parts.is_empty()).then(|| Self { text: left + &text[done..], parts })
     }
 
-    /// Puts the parts back, without the secrets in them. `None`: a mark was lost, and the text has to be looked at whole.
+    /// Puts the parts back, without the secrets in them. `None`: a mark was lost, and the text must be scanned whole.
     pub(super) fn put_back(
         self,
         text: &str,
@@ -68,7 +68,7 @@ impl<'a> Excluded<'a> {
         let (mut out, mut pieces) = (String::new(), text.split(MARK));
         out.push_str(pieces.next().unwrap_or_default());
         for (part, piece) in self.parts.iter().zip(pieces) {
-            // An outline has no room for anything but a secret of digits.
+            // An outline can hold nothing but a secret made of digits.
             match part.len() < LIBRARY && !guard.0.known.any() {
                 true => out.push_str(part),
                 false => out.push_str(&guard.run(part, numbering, report)),
@@ -79,7 +79,7 @@ impl<'a> Excluded<'a> {
     }
 }
 
-/// Whether anything is found in a text that passes whole or not at all; what is drawn or run in it is searched for secrets
+/// Whether anything is found in a text that passes whole or not at all; drawn and run parts are searched for secrets
 /// only.
 pub(super) fn has_findings(inspector: &mut Inspector<'_>, text: &str) -> bool {
     let Some(aside) = Excluded::of(text) else { return inspector.has_findings(text) };
@@ -123,7 +123,7 @@ fn next_part(text: &str, at: usize) -> Option<(usize, usize)> {
         };
         match part {
             Some(Ok(part)) => return Some(part),
-            // A whole script that is no library: what looks like an outline in it is its own.
+            // A whole script that is not a library: anything in it that looks like an outline belongs to it.
             Some(Err(end)) => at = end,
             None => {}
         }
@@ -170,7 +170,7 @@ fn library(bytes: &[u8], open: usize) -> Option<Result<(usize, usize), usize>> {
     if body.len() < LIBRARY {
         return Some(Err(end));
     }
-    // Code says such words all the time, and data now and then.
+    // Code has these words everywhere, data only now and then.
     let words = [&b"function"[..], b"return", b"=>", b"var ", b"this."];
     let hits: usize = words.iter().map(|word| memmem::find_iter(body, *word).count()).sum();
     Some(if hits > body.len() / 512 { Ok((start, end)) } else { Err(end) })

@@ -1,4 +1,4 @@
-//! What the head of a column, or the name of a field, says of the values under it: `rules/heads.toml`, read.
+//! The meaning of a column's head, or of a field's name, for the values under it: `rules/heads.toml`, compiled.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ use super::scan::{holds_placeholder, is_natural_language, next_bit, placeholder_
 use super::view;
 use super::words::Set;
 
-/// No longer text is a head, and no longer one a value.
+/// Longer texts are not heads, and longer ones not values.
 const LONGEST_HEAD: usize = 48;
 pub(super) const LONGEST_VALUE: usize = 512;
 
@@ -42,7 +42,7 @@ struct Row {
     rule: String,
     #[serde(default)]
     form: String,
-    /// Whether the form says enough on a line of its own, where no check digit does.
+    /// Whether the form is enough on a line of its own, where there is no check digit.
     #[serde(default)]
     line: bool,
     shape: Option<Shape>,
@@ -51,14 +51,14 @@ struct Row {
     weak: Vec<String>,
 }
 
-/// What a value must look like where no form says enough.
+/// The shape that a value must have where its form is not evidence enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Shape {
     Phone,
     Password,
     Secret,
-    /// Digits in the form of the row.
+    /// Digits in the row's form.
     Pin,
     Name,
     Address,
@@ -70,25 +70,25 @@ impl Shape {
     }
 }
 
-/// How much a head says.
+/// How much a head proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trust {
-    /// It is the name of such a value and of nothing else.
+    /// It names such a value and nothing else.
     Sure,
-    /// It holds the name, and words that the list does not have.
+    /// It contains the name, and words that the list does not have.
     Qualified,
-    /// It means other things too.
+    /// It has other meanings too.
     Weak,
 }
 
-/// One thing that a head may mean.
+/// One possible meaning of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sense {
     column: u16,
     trust: Trust,
 }
 
-/// All that a head may mean; nothing for most.
+/// All possible meanings of a head; empty for most.
 pub(super) type Meaning = &'static [Sense];
 
 struct Column {
@@ -104,16 +104,16 @@ type Phrase = (String, Vec<Sense>);
 
 struct Heads {
     qualifiers: Set,
-    /// Words that are written in several ways, each with the one that the list is read with.
+    /// Words with several spellings, each with the spelling that the list uses.
     same: HashMap<String, String, BuildHasherDefault<Fnv>>,
     about: Set,
     no_secret: Set,
     columns: Vec<Column>,
     by_words: HashMap<String, Vec<Sense>, BuildHasherDefault<Fnv>>,
-    /// What means something among other words too, by its first word: identifiers whose form or check digit says enough, and
-    /// secrets.
+    /// Phrases that have a meaning among other words too, by their first word: identifiers whose form or check digit is enough,
+    /// and secrets.
     anywhere: HashMap<String, Vec<Phrase>, BuildHasherDefault<Fnv>>,
-    /// Those in scripts without blanks between words.
+    /// Those in scripts without spaces between words.
     abroad: Vec<String>,
     /// The longest of them, in bytes.
     longest: usize,
@@ -174,7 +174,7 @@ impl Heads {
         heads
     }
 
-    /// Adds what the words of a row mean.
+    /// Adds the meaning of a row's words.
     fn add(&mut self, row: Row, anyone: &[String]) {
         let column = self.columns.len() as u16;
         for (words, trust) in [(&row.words, Trust::Sure), (&row.weak, Trust::Weak)] {
@@ -194,10 +194,10 @@ impl Heads {
         let kind = RULES.list[usize::from(rule)].kind;
         let phone = row.shape == Some(Shape::Phone);
         if sure || secret || phone || kind == Kind::Passport {
-            // No check digit says more of a passport than its form.
+            // A passport's check digit proves no more than its form.
             let trust = if kind == Kind::Passport { Trust::Sure } else { Trust::Qualified };
             let alone = |word: &&String| row.shape != Some(Shape::Secret) || word.contains(' ');
-            // What has a check digit says enough, whatever else the word means.
+            // A check digit is enough, whatever else the word means.
             let checked = row.shape.is_none() && RULES.has_check_digit(rule);
             let weak = row.weak.iter().filter(|_| checked).map(|word| (word, Trust::Weak));
             let words = row.words.iter().filter(alone).map(|word| (word, trust)).chain(weak);
@@ -223,7 +223,7 @@ impl Heads {
         self.columns.push(Column { rule, form, compiled, shape: row.shape, line: row.line });
     }
 
-    /// What a line must hold to be looked at. Of a head that is its last word, but for those that say nothing of their own.
+    /// The words that trigger a look at a line: the last word of a head, except for words that mean nothing by themselves.
     fn gate(&self, spelled: &[String], beside: &[String]) -> Gate {
         let mut words: HashMap<Vec<u8>, Known> = HashMap::new();
         let mut add = |word: &[u8], sort: u16| words.entry(word.to_vec()).or_default().sort |= sort;
@@ -247,7 +247,7 @@ impl Heads {
                 if open {
                     add(word.as_bytes(), if at + 1 < all.len() { BEFORE } else { OPEN });
                 }
-                // Many words end a head of several that say nothing by themselves.
+                // Many words that end a head of several mean nothing by themselves.
                 if at > 0 && !off {
                     pairs.extend(self.spellings(all[at - 1]).map(|before| (before, word)));
                 } else {
@@ -257,7 +257,7 @@ impl Heads {
             // `CreditCard` is in the list as one word too, but `said` is a word of its own.
             let (last, before) = all.split_last().unwrap_or((&"", &[]));
             let ends = ["nummer", "nr"].into_iter().filter(|_| *last == NUMBER);
-            // The last word of those in other letters wakes as well.
+            // The last non-ASCII word triggers as well.
             let ends = self.spellings(last).chain(ends).filter(|_| head.is_ascii() || all.len() == 1);
             let joined = ends.map(|word| [&before.concat(), word].concat());
             for word in joined.filter(|word| all.len() == 1 || word.len() > 4) {
@@ -292,7 +292,7 @@ impl Heads {
         std::iter::once(word).chain(others.map(|(other, _)| other.as_str()))
     }
 
-    /// Words as the list is read: `soc sec nbr` as `social security number`, `personnr` as `person number`.
+    /// Words in the list's spelling: `soc sec nbr` as `social security number`, `personnr` as `person number`.
     fn canonical<'a>(&self, words: &'a str) -> Cow<'a, str> {
         fn compound(word: &str) -> Option<&str> {
             let stem = word.strip_suffix("nummer").or_else(|| word.strip_suffix("nr"));
@@ -314,8 +314,8 @@ impl Heads {
         out.into()
     }
 
-    /// What words mean: they themselves, their last ones without qualifiers behind, their first ones with nothing but
-    /// qualifiers behind, or all in one; with others on both sides only what a check digit makes sure.
+    /// The meaning of words: all of them, the last ones without qualifiers after them, the first ones with nothing but
+    /// qualifiers after them, or all joined into one; with others on both sides only what a check digit confirms.
     fn meaning(&self, words: &str) -> Option<&Vec<Sense>> {
         let words = &*self.canonical(words);
         if let Some(found) = self.by_words.get(words) {
@@ -329,13 +329,13 @@ impl Heads {
             found.iter().any(|sense| self.columns[usize::from(sense.column)].is_secret())
         };
         let place = |word: &str| word.as_ptr() as usize - words.as_ptr() as usize;
-        // Some of them, with the blanks between.
+        // Some of them, with the spaces between.
         let joined = |from: usize, to: usize| {
             let begins = sorts[from] & BEGINS != 0;
             let range = || place(all[from])..place(all[to - 1]) + all[to - 1].len();
             begins.then(|| self.by_words.get(&words[range()])).flatten()
         };
-        // `USER0_RSA_ID`: what seems to qualify is a part of the head.
+        // `USER0_RSA_ID`: an apparent qualifier is part of the head.
         let whole = (2..=all.len().min(4)).rev().find_map(|count| joined(all.len() - count, all.len()));
         let last = whole.or_else(|| (1..=kept.min(4)).rev().find_map(|count| joined(kept - count, kept)));
         let counts = all.last().is_some_and(|word| ["id", "ids", "number", "count", "code"].contains(word));
@@ -362,7 +362,7 @@ impl Heads {
             })
         };
         let one = || (all.len() > 1).then(|| self.by_words.get(&all.concat())).flatten();
-        // Scripts without blanks: `社員マイナンバー`.
+        // Scripts without spaces: `社員マイナンバー`.
         let joint = || {
             let known = self.abroad.iter().filter(|word| words.ends_with(&***word));
             known.max_by_key(|word| word.len()).and_then(|word| self.by_words.get(word))
@@ -372,31 +372,31 @@ impl Heads {
     }
 }
 
-/// What the words for a number are read as.
+/// The list's spelling of the words for a number.
 const NUMBER: &str = "number";
 
-/// What a word is, as bits: the last of a head, the same of a kind that is let through by default, a qualifier behind one, and
-/// a name of what holds the names of columns.
+/// What a word is, as bits: the last of a head, the same of a kind that is allowed by default, a qualifier after one, and
+/// a name of something that holds the names of columns.
 const HEAD: u16 = 1;
 const OFF: u16 = 2;
 const QUALIFIER: u16 = 4;
 const COLUMNS: u16 = 8;
-/// Ends a head of several words, behind the one before it.
+/// Ends a head of several words, after the word before it.
 const PAIRED: u16 = 16;
-/// Two words that end one, as one.
+/// Two words that end a head, as one.
 const PAIR: u16 = 32;
-/// Ends a head that is not that of a secret; does so where a qualifier follows.
+/// Ends a head that is not a secret's; ends any where a qualifier follows.
 const OPEN: u16 = 64;
 const BEFORE: u16 = 128;
 /// Begins a head.
 const BEGINS: u16 = 256;
-/// May stand behind one, whether a capital sets it off or not.
+/// May follow a head, whether a capital separates it or not.
 const QUALIFIES: u16 = 512;
 
 /// Bits of heads and of qualifiers, by [`Gate::end`].
 type Ends = [[u64; 2]; 512];
 
-/// The most signs between two words of a head.
+/// The most separators between two words of a head.
 const LONGEST_BETWEEN: usize = 3;
 /// The longest word with accents that is looked at, in bytes.
 const LONGEST_ACCENTED: usize = 48;
@@ -405,16 +405,16 @@ const LONGEST_ACCENTED: usize = 48;
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
     hash: u64,
-    /// The last letters of the words before it that make a head of it, as bits.
+    /// The last letters of the words that make it a head when they come before it, as bits.
     before: u32,
     sort: u16,
 }
 
-/// Finds the words that a head may end in, in text in which hardly any is one.
+/// Finds the words that a head may end in, in text in which hardly any word is one.
 struct Gate {
     /// Words by their hash, in the first free place from there on.
     words: Vec<Known>,
-    /// A bit for each sort of letters that one may end in: its last four, or all of a shorter one. Of heads, and beside them of
+    /// A bit for each group of letters that one may end in: its last four, or all of a shorter one. Of heads, and beside them of
     /// qualifiers; first for the heads that count by default, then for all.
     ends: [Box<Ends>; 2],
     /// A bit for the last six letters of each longer word.
@@ -423,21 +423,21 @@ struct Gate {
 }
 
 impl Gate {
-    /// Few enough to stay near the processor; a test holds them half empty.
+    /// Few enough to stay in the cache; a test checks that at most half are used.
     const PLACES: usize = 8192;
 
     fn new(words: HashMap<Vec<u8>, Known>) -> Self {
         let ends = words.iter().filter(|(_, known)| known.sort & (HEAD | OFF | COLUMNS | PAIRED) != 0);
         let abroad =
             ends.filter_map(|(word, _)| std::str::from_utf8(word).ok().filter(|word| !word.is_ascii()));
-        // The first letter may be a capital: where the word ends is seen without it.
+        // The first letter may be a capital, so the end of the word is matched without it.
         let behind = |word: &str| match word.char_indices().nth(1) {
             Some((second, _)) if word.chars().count() > 3 && word.to_uppercase() != word => {
                 word[second..].to_owned()
             }
             _ => word.to_owned(),
         };
-        // One within another wakes as well; the searcher takes few.
+        // A word within another triggers as well; the searcher takes few words.
         let abroad: BTreeSet<String> =
             abroad.map(behind).flat_map(|word| [word.to_uppercase(), word]).collect();
         let within = |word: &&String| !abroad.iter().any(|other| other != *word && word.contains(&**other));
@@ -480,7 +480,7 @@ impl Gate {
         hash.finish()
     }
 
-    /// Where a word is, or would be.
+    /// The slot of a word, or the one that it would take.
     fn place(&self, word: &[u8]) -> usize {
         let hash = Self::hash(word);
         let mut place = (hash >> 20) as usize & (self.words.len() - 1);
@@ -504,7 +504,7 @@ impl Gate {
         }
     }
 
-    /// The bit of a word of `len` letters that ends so.
+    /// The bit for a word of `len` letters with this ending.
     #[inline]
     fn end(last: u32, len: usize) -> usize {
         let letters = !0 << (32 - 8 * len.min(4));
@@ -517,7 +517,7 @@ impl Gate {
         (u64::from_le_bytes([a, b, c, d, e, f, 0, 0]).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49) as usize
     }
 
-    /// Whether a word that ends in six small letters may be one by these. Part of a shorter word may be escaped.
+    /// Whether a word that ends in six lowercase letters may be one by these. Part of a shorter word may be escaped.
     #[inline]
     fn may_be_long(&self, text: &[u8]) -> bool {
         let Some((before, six)) = text.split_last_chunk::<6>() else { return true };
@@ -527,8 +527,8 @@ impl Gate {
             || before.iter().rev().take(6).any(|byte| *byte == b'\\')
     }
 
-    /// Whether a word of `len` letters (of four or more four) that ends so may be one. Nearly free, for it is asked of every
-    /// word; what it lets through [`Self::may_end`] decides.
+    /// Whether a word of `len` letters (at most four count) with this ending may be one. Nearly free, because every word is
+    /// checked; [`Self::may_end`] decides about those that pass.
     #[inline(always)]
     fn seems(ends: &Ends, text: &[u8], len: usize) -> bool {
         let last = Self::last(text);
@@ -539,7 +539,7 @@ impl Gate {
         (bits >> (place % 64) & 1 == 1) | capital
     }
 
-    /// The same, with what only few words need: whether a word of its own stands at the end of one.
+    /// The same, with the checks that few words need: whether a longer word ends in one of its own.
     fn may_end(&self, text: &[u8], end: usize, len: usize, all: bool) -> bool {
         if len > 3 && !self.may_be_long(&text[..end]) {
             return false;
@@ -556,7 +556,7 @@ impl Gate {
         if len < 4 {
             return false;
         }
-        // `userSSN`, `phoneNr` and `phoneNumber` end in a word of their own: one with a capital.
+        // `userSSN`, `phoneNr` and `phoneNumber` end in a word of their own, which has a capital.
         let upper = |at: u32| last >> (8 * at) & 0x20 == 0;
         let hump = |at: u32| upper(at) && (!upper(at - 1) || !upper(at + 1));
         let short = |len: usize| bit(0, len) || bit(1, len);
@@ -565,7 +565,7 @@ impl Gate {
         hump(1) && short(3) || hump(2) && short(2) || bit(1, 4) && capital(8)
     }
 
-    /// Letters with points between, behind the last of which a place is: `N.I.E`.
+    /// Letters with dots between them, up to a place: `N.I.E`.
     fn initials(&self, text: &[u8], end: usize) -> bool {
         let (mut word, mut from, mut at) = ([0; 6], 6, end);
         while from > 0 {
@@ -583,7 +583,7 @@ impl Gate {
         from < 5 && self.sort(&word[from..]) & HEAD != 0
     }
 
-    /// Words of up to three letters behind a letter with an accent or an escaped one, which may be the end of one.
+    /// Words of up to three letters after an accented or escaped letter, which may be the end of one.
     fn accented(&self, text: &[u8], (base, mut starts): (usize, u64), all: bool, places: &mut Vec<usize>) {
         while starts != 0 {
             let at = base + starts.trailing_zeros() as usize;
@@ -596,7 +596,7 @@ impl Gate {
         }
     }
 
-    /// Whether the word before another makes a head of it.
+    /// Whether the word before another makes it a head.
     fn paired(&self, text: &[u8], (start, end): (usize, usize), letters: u32) -> bool {
         let between = |byte: &&u8| !byte.is_ascii_alphanumeric() && **byte < 0x80;
         let gap = text[..start].iter().rev().take(LONGEST_BETWEEN).take_while(between).count();
@@ -629,14 +629,14 @@ impl Gate {
         let letter = |byte: &&u8| byte.is_ascii_alphabetic() || **byte >= 0x80;
         let len = text.iter().rev().take(LONGEST_ACCENTED).take_while(letter).count();
         let Ok(word) = str::from_utf8(&text[text.len() - len..]) else { return true };
-        // Invisible signs may stand between the letters.
+        // Invisible characters may be between the letters.
         if !word.chars().all(char::is_alphabetic) {
             return true;
         }
         len == LONGEST_ACCENTED || ends(plain(word).rsplit(' ').next().unwrap_or_default().as_bytes())
     }
 
-    /// Whether it is one, and what follows it lets it be.
+    /// Whether it is one, given what follows it.
     fn ends(&self, text: &[u8], end: usize, all: bool) -> bool {
         let letters = text[..end].iter().rev().take(32).take_while(|byte| byte.is_ascii_alphabetic()).count();
         let start = end - letters;
@@ -661,7 +661,7 @@ impl Gate {
         if !text[start + 1..end].iter().any(u8::is_ascii_uppercase) {
             return false;
         }
-        // By humps, as `clientPhoneNumber` has them, from behind.
+        // By humps, as in `clientPhoneNumber`, from the end.
         let mut to = letters;
         let hump = |at: &usize| {
             let at = start + at;
@@ -683,22 +683,22 @@ impl Gate {
     }
 }
 
-/// Where a line has something to say.
+/// The places in a line that may carry meaning.
 #[derive(Debug, Default)]
 pub(super) struct Words {
-    /// The places behind words that a head may end in.
+    /// The places after words that a head may end in.
     pub(super) places: Vec<usize>,
-    /// Where lines begin that open a bracket and hold nothing else.
+    /// The starts of lines that open a bracket and hold nothing else.
     pub(super) openers: Vec<usize>,
-    /// Where a tag of a table of HTML may stand, or the sign that begins a table of AsciiDoc or MediaWiki.
+    /// Places that may hold a tag of an HTML table, or the mark that begins an AsciiDoc or MediaWiki table.
     pub(super) tags: Vec<usize>,
     blocks: Vec<Block>,
 }
 
 impl Words {
-    /// Finds them in `text[start..end]`; those of kinds that are let through by default too where `all` count.
+    /// Finds them in `text[start..end]`; those of kinds that are allowed by default only with `all`.
     ///
-    /// `blocks` are those of the same bytes, where somebody has them.
+    /// `blocks` are those of the same bytes, if already computed.
     pub(super) fn fill(
         &mut self,
         text: &[u8],
@@ -722,7 +722,7 @@ impl Words {
         if let Some(abroad) = gate.abroad.as_ref().filter(|_| !text[start..end].is_ascii()) {
             self.places.extend(abroad.find_iter(&text[start..end]).map(|found| start + found.end()));
         }
-        // The last letter of a command for a terminal is none of the word behind it.
+        // The last letter of a terminal command is not part of the word after it.
         for escape in memchr::memchr_iter(0x1b, &text[start..end]).map(|at| start + at) {
             let from = (escape + view::escape_len(&text[escape..end])).min(end);
             let len = text[from..end].iter().take(32).take_while(|byte| byte.is_ascii_alphabetic()).count();
@@ -730,7 +730,7 @@ impl Words {
                 self.places.push(from + len);
             }
         }
-        // The name of a kind in a placeholder is none.
+        // The name of a kind in a placeholder is not a head.
         let named = |at: &usize| {
             text.get(*at).is_some_and(|sign| b"]_~:".contains(sign))
                 && placeholder_around(text, *at).is_some()
@@ -742,7 +742,7 @@ impl Words {
     }
 }
 
-/// What a filling of [`Words`] works with.
+/// The state while [`Words`] is filled.
 struct Fill<'a> {
     text: &'a [u8],
     start: usize,
@@ -758,14 +758,14 @@ impl Work for Fill<'_> {
     fn work(&mut self) {
         let Self { text, start, all, blocks, places, openers: opening, tags } = self;
         let (text, start, all, gate) = (*text, *start, *all, &HEADS.gate);
-        // What begins here begins a line.
+        // The start of the text is the start of a line.
         let (mut base, mut before, mut odd, mut digit, mut feed, mut run) = (start, 0, 0, 0, 1 << 63, 0);
         let (mut long, mut short, mut singles) = (Places::default(), Places::default(), 0);
         for pair in blocks.windows(2) {
             let here = pair[0].alpha;
             let last = here & !(here >> 1 | pair[1].alpha << 63 | long_runs(&pair[0], &pair[1], &mut run));
             let behind = |by: u32| here << by | before >> (64 - by);
-            // By their letters: two, four and more; one, where an accent stands before it.
+            // By their letters: two, four and more; one, where an accent comes before it.
             let (two, four) = (behind(1), behind(1) & behind(2) & behind(3));
             let behind_odd = pair[0].odd | odd != 0;
             let digits = if behind_odd { pair[0].digit << 1 } else { 0 };
@@ -780,7 +780,7 @@ impl Work for Fill<'_> {
             let accented = (pair[0].odd << 1 | odd >> 63 | digits) & here & !behind(1);
             long.add(base, last & four);
             let mut brief = last & two & !four;
-            // `4bf92`: no head begins behind a digit, but for one that is escaped.
+            // `4bf92`: no head begins after a digit, except after an escape.
             if (pair[0].digit | digit) != 0 && !behind_odd {
                 let digits = |by: u32| pair[0].digit << by | digit >> (64 - by);
                 brief &= !(!behind(2) & digits(2) | behind(2) & digits(3));
@@ -811,7 +811,7 @@ impl Work for Fill<'_> {
     }
 }
 
-/// Whether a `<` or `|` may be of a tag of a table of HTML, or begin a table of AsciiDoc or MediaWiki.
+/// Whether a `<` or `|` may belong to a tag of an HTML table, or begin an AsciiDoc or MediaWiki table.
 fn may_be_tag(text: &[u8], at: usize) -> bool {
     match text[at] {
         b'<' => is_tag(text, at),
@@ -819,8 +819,8 @@ fn may_be_tag(text: &[u8], at: usize) -> bool {
     }
 }
 
-/// The bits of a block in words and base64 that go over its border and are longer than any head, so that no head ends in
-/// them. `before` such a run has come to this length already.
+/// The bits of a block in words and base64 that cross its border and are longer than any head, so that no head ends in
+/// them. `before` is the length of such a run so far.
 #[inline(always)]
 fn long_runs(here: &Block, next: &Block, before: &mut u32) -> u64 {
     let (bits, next) = (here.word | here.run, next.word | next.run);
@@ -836,7 +836,7 @@ fn long_runs(here: &Block, next: &Block, before: &mut u32) -> u64 {
     long
 }
 
-/// Adds those of the words of four letters and more, and of the shorter ones, that a head may end in.
+/// Adds the words of four letters and more, and the shorter ones, that a head may end in.
 #[inline(always)]
 fn gated(
     text: &[u8],
@@ -858,7 +858,7 @@ fn gated(
     }
 }
 
-/// Places in a text, taken from masks and sifted without a branch that hangs on what they are, which nothing could predict.
+/// Places in a text, taken from masks and filtered without a data-dependent branch, which no predictor could guess.
 struct Places {
     list: [usize; Self::FULL + 64],
     len: usize,
@@ -871,12 +871,12 @@ impl Default for Places {
 }
 
 impl Places {
-    /// So many are sifted at once.
+    /// How many are filtered at once.
     const FULL: usize = 192;
-    /// So many are written at once, whether they are there or not.
+    /// How many are written at once, whether they exist or not.
     const STEP: usize = 8;
 
-    /// Adds the places behind the set bits: no more than 32, for words have a sign between.
+    /// Adds the places after the set bits: at most 32, because words have a separator between them.
     #[inline(always)]
     fn add(&mut self, base: usize, mut bits: u64) {
         let count = bits.count_ones() as usize;
@@ -920,7 +920,7 @@ fn openers(text: &[u8], (start, base): (usize, usize), mut feeds: u64, out: &mut
     }
 }
 
-/// Whether the word that ends at a place is the last only of heads of secrets.
+/// Whether the word that ends at a place ends only heads of secrets.
 pub(super) fn ends_secret(text: &[u8], end: usize) -> bool {
     let gate = &HEADS.gate;
     let letters = |byte: &&u8| byte.is_ascii_alphanumeric();
@@ -936,7 +936,7 @@ pub(super) fn ends_secret(text: &[u8], end: usize) -> bool {
     ends & (HEAD | PAIRED) != 0 && ends & OPEN == 0 && !(ends & BEFORE != 0 && qualified())
 }
 
-/// Whether a text holds a word that a head may end in.
+/// Whether a text contains a word that a head may end in.
 pub(super) fn may_be_head(text: &str) -> bool {
     let (bytes, mut letters, ends) = (text.as_bytes(), 0, &*HEADS.gate.ends[1]);
     !text.is_ascii()
@@ -951,7 +951,7 @@ pub(super) fn may_be_head(text: &str) -> bool {
         })
 }
 
-/// What a head means. The same are asked about again and again.
+/// The meaning of a head. The same heads are looked up again and again.
 pub(super) fn meaning(head: &str) -> Meaning {
     if head.is_empty() || head.len() > LONGEST_HEAD {
         return &[];
@@ -963,7 +963,7 @@ thread_local! {
     static ASKED: RefCell<Asked> = RefCell::default();
 }
 
-/// The heads that were asked about last, each in the one place that it may have.
+/// A cache of the heads looked up last, each in its one slot.
 #[derive(Default)]
 struct Asked {
     heads: Vec<(String, Meaning)>,
@@ -999,33 +999,33 @@ fn look_up(head: &str) -> Meaning {
     HEADS.meaning(&words).map_or(&[], Vec::as_slice)
 }
 
-/// Whether a word beside one of a head says nothing of its own.
+/// Whether a word beside one of a head has no meaning of its own.
 pub(super) fn is_qualifier(word: &str) -> bool {
     HEADS.gate.sort(word.as_bytes()) & QUALIFIES != 0
 }
 
-/// Whether no mask stands in a name: stars are around all of it, as Markdown has them, or nowhere.
+/// Whether a name is not masked: it has stars around all of it, as in Markdown, or none.
 pub(super) fn is_unmasked(name: &str) -> bool {
     let inner = name.trim_matches('*');
     !inner.contains('*') && name.starts_with('*') == name.ends_with('*')
 }
 
-/// Whether a head is in the list just as it is, and not by what is left of it.
+/// Whether the list contains a head exactly, and not only after words were removed.
 pub(super) fn is_whole(head: &str) -> bool {
-    // Each letter and digit is one in what the list has too.
+    // Each letter and digit counts in the list too.
     head.bytes().filter(u8::is_ascii_alphanumeric).count() <= HEADS.longest
         && may_be_head(head)
         && HEADS.by_words.contains_key(&plain(head))
 }
 
-/// A head in small letters without accents, its words with one blank between.
+/// A head in lowercase letters without accents, its words with one space between.
 fn plain(head: &str) -> String {
     if head.bytes().all(|byte| byte.is_ascii_lowercase()) {
         return head.to_owned();
     }
     let mut out = String::with_capacity(head.len());
     let mut chars = head.chars().peekable();
-    // Whether the last word is of letters with points between.
+    // Whether the last word is made of letters with dots between.
     let mut initials = true;
     let mut before = ' ';
     while let Some(c) = chars.next() {
@@ -1063,14 +1063,14 @@ fn plain(head: &str) -> String {
     out
 }
 
-/// Appends a blank behind what is none.
+/// Appends a space unless there is one.
 fn push_blank(out: &mut String) {
     if !out.is_empty() && !out.ends_with(' ') {
         out.push(' ');
     }
 }
 
-/// The word of small Latin letters that a text ends in, without its accents; nothing where other letters stand in it, or a
+/// The word of lowercase Latin letters at the end of a text, without its accents; `None` where it contains other letters or a
 /// capital, which may begin a word of its own.
 fn bare_word<'a>(text: &[u8], word: &'a mut [u8; LONGEST_ACCENTED]) -> Option<&'a [u8]> {
     let (mut from, mut at) = (word.len(), text.len());
@@ -1090,7 +1090,7 @@ fn bare_word<'a>(text: &[u8], word: &'a mut [u8; LONGEST_ACCENTED]) -> Option<&'
     }
 }
 
-/// The small letters with accents from U+0080 to U+017F without them; 0 for what is more than one letter, a capital, or none.
+/// The lowercase letters from U+0080 to U+017F without their accents; 0 for more than one letter, a capital, or no letter.
 static BARE: LazyLock<[u8; 256]> = LazyLock::new(|| {
     let mut letters = [0; 256];
     for letter in ('\u{c0}'..'\u{180}').filter(|letter| letter.is_lowercase()) {
@@ -1100,7 +1100,7 @@ static BARE: LazyLock<[u8; 256]> = LazyLock::new(|| {
     letters
 });
 
-/// A small letter without its accent.
+/// A lowercase letter without its accent.
 fn bare(letter: char) -> char {
     match letter {
         'à'..='å' | 'ā' | 'ă' | 'ą' => 'a',
@@ -1122,22 +1122,23 @@ fn bare(letter: char) -> char {
     }
 }
 
-/// How much a place says beside the head itself.
+/// How much the place of a value adds to the head itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// A column or a field among others.
     Wide,
     /// A column alone: too little for a secret.
     Alone,
-    /// A line `name: value`: too little for an identifier without a check that it passes.
+    /// A line `name: value`: too little for an identifier without a check that passes.
     Line,
-    /// A name and a value with a blank or a verb between: enough for an identifier with such a check, or a form that says enough.
+    /// A name and a value with a space or a verb between: enough for an identifier with such a check, or with a distinctive
+    /// form.
     Sentence,
     /// The same with other words between: enough for an identifier with a check digit, or letters in its form.
     Apart,
 }
 
-/// Where in a cell a value of what its head means stands, and the rule.
+/// The range of a cell's value that fits the meaning of its head, and the rule.
 pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, usize), RuleId)> {
     if meant.is_empty() || text.len() > LONGEST_VALUE + 64 {
         return None;
@@ -1185,7 +1186,7 @@ pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, 
     })
 }
 
-/// A value without the marks around it: quotes, tags, where Textile and Jira set it.
+/// A value without its markup: quotes, tags, the marks of Textile and Jira.
 fn bare_value(text: &str) -> &str {
     let blank = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n' | '\u{a0}');
     let mut value = text.trim_matches(blank);
@@ -1203,19 +1204,19 @@ fn bare_value(text: &str) -> &str {
     value
 }
 
-/// What stands between a tag and the end of it, where a text is no more than that.
+/// The text between an opening and a closing tag, if there is nothing else.
 fn within_tags(text: &str) -> &str {
     let inner = || text.strip_prefix('<')?.strip_suffix('>')?.split_once('>')?.1.rsplit_once("</");
     inner().map_or(text, |(inner, _)| within_tags(inner.trim()))
 }
 
-/// Whether every value of what a head means has digits.
+/// Whether every value under a head has digits.
 pub(super) fn needs_digits(meant: Meaning) -> bool {
     let shape = |sense: &Sense| HEADS.columns[usize::from(sense.column)].shape;
     meant.iter().all(|sense| matches!(shape(sense), None | Some(Shape::Phone)))
 }
 
-/// Whether a head speaks for a column that stands alone.
+/// Whether a head is enough for a column that stands alone.
 pub(super) fn speaks_alone(meant: Meaning) -> bool {
     meant.iter().any(|sense| HEADS.columns[usize::from(sense.column)].speaks_alone(sense))
 }
@@ -1225,12 +1226,12 @@ pub(super) fn is_sure(meant: Meaning) -> bool {
     meant.iter().any(|sense| sense.trust == Trust::Sure)
 }
 
-/// Whether all that a head may mean is a secret.
+/// Whether a head can only mean a secret.
 pub(super) fn only_secret(meant: Meaning) -> bool {
     meant.iter().all(|sense| HEADS.columns[usize::from(sense.column)].is_secret())
 }
 
-/// Whether all that a head may mean are the digits of a PIN.
+/// Whether a head can only mean the digits of a PIN.
 pub(super) fn only_pin(meant: Meaning) -> bool {
     meant.iter().all(|sense| HEADS.columns[usize::from(sense.column)].shape == Some(Shape::Pin))
 }
@@ -1259,13 +1260,13 @@ impl Column {
             return true;
         }
         let plain: Vec<u8> = value.bytes().filter(u8::is_ascii_alphanumeric).collect();
-        // The sign of a Finnish code says the century.
+        // The separator of a Finnish code gives the century.
         RULES.passes(self.rule, &plain) || RULES.passes(self.rule, value.as_bytes())
     }
 }
 
-/// 6 to 15 digits with what stands between those of a telephone number. What is only digits may be a count: it needs a
-/// zero before, or more digits than counts have.
+/// 6 to 15 digits with the separators of telephone numbers. Digits alone may be a count: such a value needs a leading
+/// zero, or more digits than counts have.
 fn is_phone(value: &str, weak: bool) -> bool {
     let text: String =
         value.chars().map(|c| if matches!(c, '\u{a0}' | '\u{202f}') { ' ' } else { c }).collect();
@@ -1285,7 +1286,7 @@ fn is_phone(value: &str, weak: bool) -> bool {
         return false;
     }
     let points = bytes.iter().filter(|byte| **byte == b'.').count();
-    // None begins with a zero and another digit.
+    // No decimal number begins with a zero and another digit.
     let zero = bytes[0] == b'0' && bytes[1].is_ascii_digit();
     if points == 1 && digits + 1 == bytes.len() && !zero {
         return false;
@@ -1296,13 +1297,13 @@ fn is_phone(value: &str, weak: bool) -> bool {
     if weak { (9..=13).contains(&digits) } else { (8..=13).contains(&digits) }
 }
 
-/// Whether a telephone number is written as none but they are: with a plus or a zero before, or blanks and hyphens within.
+/// Whether a value is written as only telephone numbers are: with a leading plus or zero, or with spaces and hyphens within.
 fn is_parted(value: &str) -> bool {
     let digits = value.bytes().filter(u8::is_ascii_digit).count();
     digits >= 8 && (value.starts_with(['+', '0', '(']) || value.contains([' ', '-']))
 }
 
-/// What a password or key looks like that its head alone speaks of: no word, path, template, date, number, call.
+/// The form of a password or key whose only evidence is its head: no word, path, template, date, number, call.
 fn is_secret(value: &str, password: bool, trust: Trust) -> bool {
     let bytes = value.as_bytes();
     if bytes.len() < 6 || bytes.iter().any(u8::is_ascii_whitespace) || HEADS.no_secret.holds(bytes) {
@@ -1314,7 +1315,7 @@ fn is_secret(value: &str, password: bool, trust: Trust) -> bool {
     let joint = count(|byte| b"_.-/:|".contains(byte));
     let other = bytes.len() - value.bytes().filter(u8::is_ascii).count();
     let symbol = bytes.len() - lower - upper - digit - joint - other;
-    // Two stars are what a mask leaves, whatever stands beside them.
+    // Two stars are left by a mask, whatever is next to them.
     let masked =
         value.contains("**") || count(|byte| b"*xX.-#".contains(byte)) == bytes.len() || other == bytes.len();
     let around = [("[", "]"), ("<", ">"), ("${", "}"), ("{{", "}}"), ("%", "%"), ("(", ")")];
@@ -1332,7 +1333,7 @@ fn is_secret(value: &str, password: bool, trust: Trust) -> bool {
     if masked || escaped || template || code || uuid && (password || trust != Trust::Sure) || number || path {
         return false;
     }
-    // Words with joints between, a number behind each at most: `customer_segment_2024`.
+    // Words with separators between them, at most one number after each: `customer_segment_2024`.
     let worded = symbol == 0
         && value.split(['_', '.', '-', '/', ':', '|']).all(|part| {
             part.chars().all(char::is_alphabetic)
@@ -1356,12 +1357,12 @@ fn is_secret(value: &str, password: bool, trust: Trust) -> bool {
     }
 }
 
-/// Whether a letter is of a script without blanks between words: Japanese, Chinese.
+/// Whether a letter belongs to a script without spaces between words: Japanese, Chinese.
 pub(super) fn joins_words(letter: char) -> bool {
     matches!(letter, '\u{3040}'..='\u{30ff}' | '\u{4e00}'..='\u{9fff}')
 }
 
-/// Whether capitals stand among letters as they do in no name of several words.
+/// Whether there are capitals among the letters as in no name of several words.
 fn is_mixed(text: &[u8]) -> bool {
     let long = text.len() >= 10;
     if long && text.iter().any(u8::is_ascii_uppercase) && !is_natural_language(text) {
@@ -1384,7 +1385,7 @@ fn is_name(value: &str) -> bool {
         && value.chars().any(char::is_lowercase)
 }
 
-/// Words with a short number before or behind.
+/// Words with a short number before or after.
 fn is_address(value: &str) -> bool {
     let numbered = value.split([' ', ',']).any(|word| {
         word.len() <= 5
@@ -1394,7 +1395,7 @@ fn is_address(value: &str) -> bool {
     numbered && value.contains(' ') && value.chars().filter(|c| c.is_alphabetic()).count() >= 5
 }
 
-/// Whether any head finds by this rule.
+/// Whether any head uses this rule.
 #[cfg(test)]
 pub(super) fn has_rule(id: &str) -> bool {
     HEADS.columns.iter().any(|column| RULES.list[usize::from(column.rule)].id == id)

@@ -1,29 +1,29 @@
-//! Identifiers as data: what a row of `number` in a rule says of its form, its sums and its check.
+//! Identifiers as data: the form, the sums and the check that a `number` row of a rule gives.
 
 use serde::{Deserialize, Serialize};
 
 use super::confirm;
 use super::rule::LazyRegex;
 
-/// What an identifier is, without the signs between its parts. All that a row says has to hold.
+/// An identifier without its separators. Everything that a row gives must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Number {
     /// A regular expression of all of it.
     form: String,
-    /// Its length, where it is looked for among digits beside a word.
+    /// Its length, where it is looked for among digits beside a context word.
     pub(super) len: usize,
-    /// Sums that come out.
+    /// Sums that must hold.
     sums: Vec<Sum>,
-    /// A check that is no sum, of what is left behind so many characters, with something before it.
+    /// A check other than a sum, of what is left after this many characters, with a prefix.
     check: Option<Check>,
     skip: usize,
     prefix: String,
-    /// Whether it is none when all digits but the last are the same.
+    /// Whether digits that are all the same, except the last, are rejected.
     varied: bool,
 }
 
-/// A sum of characters by their weights, and something more; its remainder counts a sign, or is what it is.
+/// A weighted sum of characters plus a constant; its remainder selects a check character, or is compared itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Sum {
@@ -31,13 +31,13 @@ struct Sum {
     plus: u32,
     modulus: u32,
     remainder: u32,
-    /// The signs that the remainder counts.
+    /// The check characters, by remainder.
     checks: String,
-    /// Where the sign stands; the last of all, if nothing says otherwise.
+    /// The place of the check character; the last by default.
     at: Option<usize>,
 }
 
-/// A check that is no sum of weighted digits.
+/// A check other than a sum of weighted digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Check {
@@ -86,7 +86,7 @@ impl Check {
     }
 }
 
-/// What a character counts: a digit itself, a letter from 10 on, with Spain's `Ñ` between `N` and `O`.
+/// The value of a character: a digit itself, a letter from 10 on, with Spain's `Ñ` between `N` and `O`.
 fn value(byte: u8) -> u32 {
     match byte.to_ascii_uppercase() {
         digit @ b'0'..=b'9' => u32::from(digit - b'0'),
@@ -108,7 +108,7 @@ impl Sum {
     }
 }
 
-/// A row, with its pattern once that is asked.
+/// A row, with its pattern compiled on first use.
 pub(super) struct Identifier {
     row: Number,
     form: LazyRegex,
@@ -119,7 +119,7 @@ impl Identifier {
         Self { row: row.clone(), form: format!("^(?:{})$", row.form).into() }
     }
 
-    /// Whether letters and digits, in any case, are one.
+    /// Whether letters and digits, in any case, are such an identifier.
     pub(super) fn passes(&self, text: &[u8]) -> bool {
         let Number { sums, check, skip, prefix, varied, .. } = &self.row;
         !text.is_empty()
@@ -132,12 +132,12 @@ impl Identifier {
             })
     }
 
-    /// Whether one of its signs hangs on the others.
+    /// Whether one of its characters depends on the others.
     pub(super) fn has_check_digit(&self) -> bool {
         !self.row.sums.is_empty() || self.row.check.is_some_and(|check| check != Check::Ssn)
     }
 
-    /// Whether letters stand in it where other numbers have digits.
+    /// Whether it has letters where other numbers have digits.
     pub(super) fn has_letters(&self) -> bool {
         self.row.form.contains("[A")
     }

@@ -24,7 +24,7 @@ macro_rules! kinds {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// The kind of this very name.
+            /// The kind with exactly this name.
             pub(super) fn named(name: &[u8]) -> Option<Self> {
                 $(if name == $text.as_bytes() {
                     return Some(Self::$name);
@@ -32,7 +32,7 @@ macro_rules! kinds {
                 None
             }
 
-            /// What the built-in policy does with it.
+            /// The action of the built-in policy.
             pub fn default_action(self) -> Action {
                 match self { $(Self::$name => Action::$action,)* }
             }
@@ -41,7 +41,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A value that the server itself holds or that the policy names: no allow-list and no level of a policy lets it
+    /// A value that the server itself holds or that the policy lists: no allow-list and no level of a policy lets it
     /// through in the forms that it is looked for in.
     KnownSecret = "KNOWN_SECRET", Redact;
     /// PEM, OpenSSH, PGP, PuTTY and age private keys.
@@ -76,9 +76,9 @@ kinds! {
     UkNhs = "UK_NHS", Redact;
     /// Another country's personal number, with its check digit: ES NIF, IT codice fiscale, DE IdNr, PL PESEL, ...
     NationalId = "NATIONAL_ID", Redact;
-    /// A passport number beside a word that says so, or the second line of a machine-readable zone.
+    /// A passport number beside a word for it, or the second line of a machine-readable zone.
     Passport = "PASSPORT", Redact;
-    /// A VAT number of an EU member or the UK, beside a word that says so.
+    /// A VAT number of an EU member or the UK, beside a word for it.
     EuVat = "EU_VAT", Redact;
     /// The address of a crypto wallet, with its checksum.
     CryptoWallet = "CRYPTO_WALLET", Redact;
@@ -88,13 +88,13 @@ kinds! {
     Ip = "IP", Redact;
     /// A hardware address.
     Mac = "MAC", Allow;
-    /// A password beside a name that says so.
+    /// A password beside a name for it.
     Password = "PASSWORD", Redact;
-    /// Another secret beside a name that says so.
+    /// Another secret beside a name for it.
     Secret = "SECRET", Redact;
     /// A telephone number.
     Phone = "PHONE", Redact;
-    /// A date of birth beside a word that says so.
+    /// A date of birth beside a word for it.
     BirthDate = "BIRTH_DATE", Allow;
     /// A person's name, by context.
     Person = "PERSON", Allow;
@@ -108,7 +108,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A name that is no kind.
+/// The name of an unknown kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a kind; `pathbox guard rules` lists them")]
 pub struct UnknownKind(String);

@@ -1,9 +1,9 @@
-//! Values that are known to be secret: what the server itself holds, and what a policy names. They are found by
-//! themselves, whatever they look like, and in the forms that programs write a text in: reversed, base64, hexadecimal,
-//! percent-encoded, as a string of JSON or of a program, in HTML. What a line reads as once decoded is looked at too.
+//! Values that are known to be secret: those the server itself holds, and those a policy lists. They are found by
+//! themselves, whatever they look like, and in the forms in which programs write a text: reversed, base64, hexadecimal,
+//! percent-encoded, as a string of JSON or of a program, in HTML. The decoded form of a line is searched too.
 //!
-//! The surprise: a value within a longer text in base64 is looked for three times, for what its digits are hangs on where
-//! among the others it stands.
+//! The surprise: a value within a longer text in base64 is looked for three times, because its digits depend on its
+//! alignment.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use super::rule::{KNOWN, RESOLVED, RuleId};
 use super::scan::Finding;
 use super::view::view;
 
-/// Known secrets, ready to be looked for. Cheap to clone; says nothing of them.
+/// Known secrets, ready to search for. Cheap to clone; its debug text reveals nothing.
 ///
-/// What is looked for stays in memory as long as this does, and its automaton does not clear it when dropped; all that is
-/// needed to build that is cleared.
+/// The values stay in memory as long as this does, and the automaton does not clear them when dropped; everything else that
+/// is needed to build it is cleared.
 #[derive(Clone, Default)]
 pub struct Known {
     values: Option<Arc<Inner>>,
-    /// Values that the code of one run was given for placeholders.
+    /// Values that the code of one run received for placeholders.
     resolved: Option<Arc<Inner>>,
-    /// The own rules of a policy: they are looked for at the same places.
+    /// A policy's own rules: they are searched for in the same places.
     rules: Option<Arc<OwnRules>>,
 }
 
@@ -40,7 +40,7 @@ struct Inner {
     rule: RuleId,
 }
 
-/// What stands where a form is found: its kind, and its number where it has one already.
+/// What a matched form belongs to: its kind, and its number where it has one already.
 #[derive(Debug, Clone, Copy)]
 struct Needle {
     form: Form,
@@ -52,26 +52,26 @@ struct Needle {
 enum Form {
     Itself,
     Written,
-    /// Its first and last digit are shared with what stands beside it.
+    /// Its first and last digit are shared with the neighbouring bytes.
     Base64,
 }
 
 impl Known {
-    /// A shorter value is not looked for: it would stand in ordinary text too.
+    /// A shorter value is not looked for: it would appear in ordinary text too.
     pub const SHORTEST: usize = 8;
-    /// How much of a longer value is looked for, in bytes, so that its forms fit into what is looked at together, but for HTML
+    /// How much of a longer value is looked for, in bytes, so that its forms fit into one window, except for HTML
     /// of one that is nearly all quotation marks.
     const LONGEST: usize = 512;
 
-    /// Looks for these values; of one with several lines for each line. Those shorter than [`Self::SHORTEST`] bytes are left
+    /// Looks for these values; for each line of a multi-line value. Values shorter than [`Self::SHORTEST`] bytes are left
     /// out.
     pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
         let lines = values.into_iter().flat_map(lines).map(|line| (line, Kind::KnownSecret, 0));
         Self { values: Inner::new(lines, KNOWN), ..Self::default() }
     }
 
-    /// The same, and values that the code of one run was given for placeholders, each with its kind and number. They are
-    /// looked for however short they are; a short one as itself, where it stands alone.
+    /// The same, and values that the code of one run received for placeholders, each with its kind and number. They are
+    /// looked for however short they are; a short one only as itself, and not within a word.
     pub(super) fn resolving<'a>(&self, values: impl IntoIterator<Item = (Kind, u32, &'a str)>) -> Self {
         let lines = values.into_iter().flat_map(|(kind, number, value)| {
             let lines = value.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -80,7 +80,7 @@ impl Known {
         Self { resolved: Inner::new(lines, RESOLVED), ..self.clone() }
     }
 
-    /// The number of what a placeholder stands for, where a finding is a value that the code was given for one: the same
+    /// The number of the original placeholder, where a finding is a value that the code received for one: the same
     /// placeholder comes back, whatever form the value has.
     pub(super) fn number_of(&self, finding: &Finding, value: &str) -> Option<u32> {
         let resolved = self.resolved.as_deref()?;
@@ -116,7 +116,7 @@ impl Known {
         self.values.is_some() || self.resolved.is_some() || self.rules.is_some()
     }
 
-    /// Whether anything of a value would be looked for.
+    /// Whether any part of a value would be looked for.
     pub fn takes(value: &str) -> bool {
         lines(value).next().is_some()
     }
@@ -139,7 +139,7 @@ impl Inner {
         let mut needles = Vec::new();
         for (line, kind, number) in lines {
             for (text, form) in forms(&line[..line.floor_char_boundary(Known::LONGEST)]) {
-                // A short text stands everywhere.
+                // A short text appears everywhere.
                 if form == Form::Itself || text.len() >= Known::SHORTEST {
                     texts.push(text);
                     needles.push(Needle { form, kind, number });
@@ -149,7 +149,7 @@ impl Inner {
         if needles.is_empty() {
             return None;
         }
-        // The fast kind takes up to a KB for each byte of a needle.
+        // The fast automaton takes up to a KB for each byte of a needle.
         let fast = texts.iter().map(|text| text.len()).sum::<usize>() <= 16 * 1024;
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
@@ -189,8 +189,8 @@ fn lines(value: &str) -> impl Iterator<Item = &str> {
     value.lines().map(str::trim).filter(|line| line.len() >= Known::SHORTEST)
 }
 
-/// What libraries leave as it is where they percent-encode the rest: RFC 3986's unreserved characters, the same with the slash
-/// of paths, `encodeURIComponent`, `encodeURI`, and forms (WHATWG URL, 5.2).
+/// What libraries do not percent-encode: RFC 3986's unreserved characters, the same with the slash of paths,
+/// `encodeURIComponent`, `encodeURI`, and forms (WHATWG URL, 5.2).
 const PLAIN: [&str; 5] = ["-_.~", "-_.~/", "-_.!~*'()", "-_.!~*'();,/?:@&=+$#", "*-._"];
 
 const LOWER: &[u8; 16] = b"0123456789abcdef";
@@ -200,7 +200,7 @@ const UPPER: &[u8; 16] = b"0123456789ABCDEF";
 #[expect(clippy::too_many_lines, reason = "one family of spellings after the other")]
 fn forms(value: &str) -> Vec<(Zeroizing<String>, Form)> {
     let spelled = |spell: &dyn Fn(&mut String, char)| {
-        // As long as any of them becomes: what a string outgrows would not be cleared.
+        // The capacity of the longest form: a string that grows leaves a copy that is not cleared.
         let mut form = Zeroizing::new(String::with_capacity(6 * value.len()));
         value.chars().for_each(|c| spell(&mut form, c));
         form
@@ -260,13 +260,13 @@ fn forms(value: &str) -> Vec<(Zeroizing<String>, Form)> {
         let digits = |lead| Zeroizing::new(inner_digits(engine, value.as_bytes(), lead).replace('/', slash));
         forms.extend((0..3).map(|lead| (digits(lead), Form::Base64)));
     }
-    // The first of equal ones stays: most values are written as they are.
+    // The first of equal ones stays: most values are written unchanged.
     forms.sort_by(|a, b| a.0.cmp(&b.0));
     forms.dedup_by(|a, b| a.0 == b.0);
     forms
 }
 
-/// Appends a character's bytes in hexadecimal digits, each behind a mark.
+/// Appends a character's bytes in hexadecimal digits, each after a mark.
 fn bytes(out: &mut String, c: char, mark: &str, digits: &[u8; 16]) {
     for byte in c.encode_utf8(&mut [0; 4]).bytes() {
         out.push_str(mark);
@@ -274,7 +274,7 @@ fn bytes(out: &mut String, c: char, mark: &str, digits: &[u8; 16]) {
     }
 }
 
-/// Appends a character as a string of JSON has it (RFC 8259, section 7), where slashes and what is not ASCII may be escaped
+/// Appends a character as in a JSON string (RFC 8259, section 7), where slashes and non-ASCII characters may be escaped
 /// too.
 fn json(out: &mut String, c: char, slash: bool, ascii: bool, digits: &[u8; 16]) {
     match c {
@@ -291,7 +291,7 @@ fn json(out: &mut String, c: char, slash: bool, ascii: bool, digits: &[u8; 16]) 
     }
 }
 
-/// The base64 digits that hang on nothing but the value, when it stands `lead` bytes behind a multiple of three.
+/// The base64 digits that depend on nothing but the value, when it is `lead` bytes after a multiple of three.
 fn inner_digits(engine: &GeneralPurpose, value: &[u8], lead: usize) -> Zeroizing<String> {
     let digits = Zeroizing::new(engine.encode(Zeroizing::new([&[0; 2][..lead], value].concat())));
     let first = (lead * 8).div_ceil(6);
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_known_value_is_found_wherever_in_base64_it_stands() {
-        // Bytes that make no text, so that nothing else sees through it.
+        // Bytes that are not text, so that no other decoder reads them.
         for lead in 0..7 {
             for tail in 0..4 {
                 let noise = |len| vec![0xf5; len];
@@ -496,7 +496,7 @@ mod tests {
             r#"pä/s&w <ö>=\''"77"#,
             r#"pä/s&w <ö>=\'"'"'"77"#,
             r#"pä/s&w <ö>=\'\''"77"#,
-            // Invisible characters, terminal codes, letters of another face.
+            // Invisible characters, terminal codes, letters in another style.
             "p\u{200b}😀ssw\u{ad}ord-77",
             "p😀ss\x1b[1mword\x1b[0m-77",
             "p😀ｓｓword-77",
@@ -511,7 +511,7 @@ mod tests {
 
     #[test]
     fn base64_is_found_as_strings_and_addresses_have_it() {
-        // Its digits have a slash and a plus, wherever it stands.
+        // Its base64 has a slash and a plus, at every alignment.
         let secret = "~~>~??~~>~~??~";
         let guard = Guard::knowing(Policy::default(), &Known::new([secret])).unwrap();
         for lead in 0..3 {

@@ -1,7 +1,7 @@
-//! String literals of a program, and values put in where placeholders stand in them.
+//! String literals of a program, and values inserted in place of the placeholders in them.
 //!
-//! A lexer for each language walks the whole program once and says of each place what it is. A value of a closed alphabet goes
-//! in as it is; any other is written as the literal asks, or refused. Lines stay lines: a value brings no line feed.
+//! A lexer for each language walks the whole program once and classifies each place. A value with only safe characters is
+//! inserted as it is; any other is escaped as the literal requires, or refused. Line numbers do not change: a value adds no line
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::Kind;
 use crate::domain::Language;
 
-/// A language whose literals are known.
+/// A language with a lexer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lexer {
     /// Python 3.
@@ -34,23 +34,23 @@ impl From<Language> for Lexer {
 /// How a value may be written at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// In a literal that has escapes: the quote, and what the form asks beyond.
+    /// In a literal that has escapes: the quote, and its further requirements.
     Escaped { quote: u8, form: Form },
-    /// In a literal that takes every sign for itself.
+    /// In a literal without escapes.
     Plain(&'static str),
     /// In a comment: it stays as it is.
     Comment,
-    /// Nowhere: why.
+    /// Nowhere: the reason.
     Nowhere(&'static str),
 }
 
-/// What a literal asks beyond a backslash before its quote.
+/// What a literal requires beyond a backslash before its quote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Text,
     /// Python's `b`: bytes.
     Bytes,
-    /// Python's `f`: braces twice.
+    /// Python's `f`: doubled braces.
     Formatted,
     Template,
     /// Bash's `'..'`, `".."`, `$'..'`.
@@ -59,28 +59,28 @@ enum Form {
     Dollar,
 }
 
-/// A placeholder whose value cannot be put in.
+/// A placeholder whose value cannot be inserted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unresolved {
-    /// Itself, as it stands in the program.
+    /// The placeholder, as it appears in the program.
     pub placeholder: String,
     /// Its line, from 1.
     pub line: usize,
-    /// Why.
+    /// The reason.
     pub why: &'static str,
 }
 
 const ABSENT: &str = "its value is not kept: it came in an earlier context, under another policy, or in another way than as plain text";
 const CODE: &str = "it stands outside of a string literal";
 
-/// A part of a program that is all of one sort.
+/// A part of a program in which all places are of one class.
 #[derive(Debug)]
 struct Part {
     span: Range<usize>,
     place: Place,
 }
 
-/// Those of the placeholders that no comment holds.
+/// The placeholders outside comments.
 pub(super) fn outside_comments(
     lexer: Lexer,
     code: &str,
@@ -96,14 +96,14 @@ pub(super) fn outside_comments(
     found
 }
 
-/// The program with values in the place of `found` placeholders (in order, apart), each with its value.
+/// The program with values in place of the `found` placeholders (in order, not overlapping), each with its value.
 pub(super) fn put_in(
     lexer: Lexer,
     code: &str,
     found: &[(Range<usize>, Option<&str>)],
 ) -> Result<Zeroizing<String>, Unresolved> {
     let parts = parts(lexer, code);
-    // As long as it becomes at most: what a string outgrows would not be cleared.
+    // The longest possible result: a string that grows leaves a copy that is not cleared.
     let longest = found.iter().map(|(_, value)| 8 * value.map_or(0, str::len)).sum::<usize>();
     let mut out = Zeroizing::new(String::with_capacity(code.len() + longest));
     let mut done = 0;
@@ -133,12 +133,12 @@ pub(super) fn put_in(
     Ok(out)
 }
 
-/// Whether a value means itself in every literal.
+/// Whether a value is the same in every literal, without escapes.
 fn is_closed(value: &str) -> bool {
     value.chars().all(|c| c.is_alphanumeric() || "_@.+ :/=,-".contains(c))
 }
 
-/// A value as it is written at a place; `None`: the placeholder stays.
+/// A value as written at a place; `None`: the placeholder stays.
 fn written(
     place: Place,
     inner: &str,
@@ -191,7 +191,7 @@ fn written(
     Ok(Some(out))
 }
 
-/// Whether the text of a literal is an object or a list of JSON, as far as its first signs say.
+/// Whether the text of a literal is a JSON object or list, judging by its first characters.
 fn looks_like_json(inner: &str) -> bool {
     let signs: String = inner.chars().filter(|c| !c.is_whitespace()).take(3).collect();
     matches!(signs.as_str(), s if s.starts_with("{\"") || s.starts_with("{\\\"") || s.starts_with("[\"") || s.starts_with("[\\\"") || s.starts_with("[{"))
@@ -210,7 +210,7 @@ fn parts(lexer: Lexer, code: &str) -> Vec<Part> {
 struct Walk<'a> {
     text: &'a [u8],
     at: usize,
-    /// How many literals and substitutions this is within.
+    /// The nesting depth of literals and substitutions.
     depth: usize,
     parts: Vec<Part>,
 }
@@ -230,7 +230,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Code within a literal. What nests deeper than anybody writes is not looked at.
+    /// Code within a literal. Deeper nesting than any real program has is not followed.
     fn within(&mut self, walk: impl FnOnce(&mut Self)) {
         const DEEPEST: usize = 64;
         if self.depth == DEEPEST {
@@ -246,7 +246,7 @@ impl Walk<'_> {
         self.depth -= 1;
     }
 
-    /// Goes to a sign that no backslash stands before, or to the end; nor over a line feed where there is none.
+    /// Advances to a character that has no backslash before it, or to the end; with `lines` false at most to the line feed.
     fn skip_to(&mut self, end: u8, lines: bool) {
         while self.at < self.text.len() && self.peek(0) != end && (lines || self.peek(0) != b'\n') {
             self.at += 1 + usize::from(self.peek(0) == b'\\');
@@ -254,12 +254,12 @@ impl Walk<'_> {
         self.at = self.at.min(self.text.len());
     }
 
-    /// Goes over a sign, if one is left.
+    /// Advances by one character, if one is left.
     fn step(&mut self) {
         self.at = (self.at + 1).min(self.text.len());
     }
 
-    /// Bash's commands between back quotes.
+    /// Bash's commands between backquotes.
     fn back_quotes(&mut self) {
         let start = self.at;
         self.at += 1;
@@ -277,14 +277,14 @@ impl Walk<'_> {
 
     // ---- Python
 
-    /// Code, up to the `}` of a formatted string where it is inside one whose quotes are given.
+    /// Code, up to the `}` of a formatted string if it is inside one whose quotes are given.
     fn python(&mut self, inside: Option<&[u8]>) {
         let mut depth = 0;
         while self.at < self.text.len() {
             match self.peek(0) {
                 b'#' if inside.is_none() => self.line_comment(),
                 b'"' | b'\'' => {
-                    // Before 3.12 the quotes of the string end it here too.
+                    // Before Python 3.12 the quotes of the string end it here too.
                     if inside.is_some_and(|quotes| self.starts(quotes)) {
                         return;
                     }
@@ -344,7 +344,7 @@ impl Walk<'_> {
                     self.at += 1;
                     let kept = self.parts.len();
                     self.within(|walk| walk.python(Some(quotes)));
-                    // What is in braces is an expression, and a format behind its colon.
+                    // The text in braces is an expression, with a format after its colon.
                     self.parts.truncate(kept);
                     self.push(
                         begin,
@@ -365,7 +365,7 @@ impl Walk<'_> {
 
     // ---- JavaScript
 
-    /// Code, up to the `}` of a template where it is inside one. One match with an arm for each sign that begins something.
+    /// Code, up to the `}` of a template if it is inside one. One match with an arm for each opening character.
     fn script(&mut self, inside: bool) {
         let mut depth = 0;
         // Whether a `/` here begins a regular expression.
@@ -482,7 +482,7 @@ impl Walk<'_> {
 
     // ---- Bash
 
-    /// Commands, up to the sign that ends a substitution. One match with an arm for each sign that begins something.
+    /// Commands, up to the character that ends a substitution. One match with an arm for each opening character.
     fn bash(&mut self, until: Option<u8>) {
         let mut depth = 0;
         let mut documents: Vec<(Vec<u8>, bool)> = Vec::new();
@@ -578,7 +578,7 @@ impl Walk<'_> {
         self.step();
     }
 
-    /// Behind `<<`: the word that ends the document, and whether tabs before it count for nothing.
+    /// After `<<`: the word that ends the document, and whether leading tabs are ignored.
     fn document_begins(&mut self) -> Option<(Vec<u8>, bool)> {
         self.at += 2;
         let dash = self.peek(0) == b'-';
@@ -596,7 +596,7 @@ impl Walk<'_> {
             }
             self.at += 1;
         }
-        // `1 << 3` of arithmetic is none, nor is what has no word.
+        // The arithmetic `1 << 3` is not one, nor is `<<` without a word.
         (!end.is_empty() && !end[0].is_ascii_digit()).then_some((end, dash))
     }
 
@@ -686,7 +686,7 @@ mod tests {
             "\"${NONE-}[X_1]\"",
             "a=1 && printf %s \"[X_1]\" #",
         ];
-        // One process a language: the values stand in one program, apart by NUL.
+        // One process a language: the values are in one program, separated by NUL.
         for (lexer, forms) in
             [(Lexer::Python, &python[..]), (Lexer::JavaScript, &script), (Lexer::Bash, &bash)]
         {

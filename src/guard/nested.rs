@@ -1,8 +1,8 @@
-//! What is nested, as text: JSON in any layout, what Python and JavaScript print of their values, tables of HTML.
+//! Nested data as text: JSON in any layout, printed Python and JavaScript values, HTML tables.
 //!
-//! A key speaks for all below it, but where another does; the names in `columns` speak for the rows beside them, and the
-//! first row of a list of rows for the others. One lenient walker reads all of them. It sleeps until a name of interest
-//! stands in quotes or before a colon, and while it wakes it keeps no more than the names that are open.
+//! A key applies to everything below it, except where another does; the names in `columns` apply to the rows beside them, and
+//! the first row of a list of rows to the others. One lenient walker reads all of them. It is idle until a name of interest
+//! is in quotes or before a colon, and while active it keeps only the names that are open.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::heads::{self, Meaning, Place};
 use super::scan::{Finding, holds_placeholder, placeholder_len};
 use super::table::finding;
 
-/// No deeper nesting and no wider row is followed.
+/// Deeper nesting and wider rows are not followed.
 const MAX_DEPTH: usize = 64;
 const MAX_CELLS: usize = 256;
-/// No longer line opens brackets and holds nothing else.
+/// The longest line that may open brackets and hold nothing else.
 pub(super) const SHORT: usize = 4;
 /// The longest string that is read as one.
 const LONGEST: usize = 1024;
@@ -24,21 +24,21 @@ const LONGEST: usize = 1024;
 pub(super) const COLUMNS: [&str; 6] = ["columns", "cols", "fields", "headers", "header", "column_names"];
 pub(super) const ROWS: [&str; 4] = ["data", "rows", "values", "records"];
 
-/// What is open.
+/// The state of the walker: everything that is open.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Nested {
     open: Vec<Frame>,
-    /// The head that a list by itself may be for the lists behind it.
+    /// A list by itself, which may be the head of the lists after it.
     loose: Option<Arc<[Meaning]>>,
-    /// Numbers under a name that has another meaning too, which are not of the form of it.
+    /// Numbers under a name with another meaning too, which do not have the form that the name requires.
     pub(super) counts: Vec<(usize, usize)>,
     /// A string outside of all brackets, which may be a key.
     first: Option<Key>,
-    /// What a name without quotes says of the list that begins behind it.
+    /// The meaning that a name without quotes gives to the list that begins after it.
     listed: Meaning,
     /// The quote that ends the string in which the last part of a long line ended.
     inside: Option<u8>,
-    /// Whether anything that is open says something of what stands in it.
+    /// Whether anything that is open gives a meaning to its content.
     awake: bool,
     html: Html,
 }
@@ -46,26 +46,26 @@ pub(super) struct Nested {
 #[derive(Debug, Default, Clone)]
 struct Frame {
     bracket: u8,
-    /// What the keys above say.
+    /// The meaning from the keys above.
     meant: Meaning,
-    /// What the key says whose value comes.
+    /// The meaning of the key whose value comes next.
     key: Option<Key>,
     /// A string that may be a key.
     last: Option<Key>,
     at: usize,
     /// The columns of the rows that this list holds, or of this row.
     columns: Option<Arc<[Meaning]>>,
-    /// Whether a value stands in it with no comma behind.
+    /// Whether it holds a value with no comma after.
     filled: bool,
     /// The names in this list so far, as a row of names.
     names: Vec<Meaning>,
-    /// Whether anything else stands in it.
+    /// Whether it holds anything else.
     mixed: bool,
     /// Whether this list is the value of `columns`.
     is_columns: bool,
-    /// Whether this stands in such a list: an object that describes a column.
+    /// Whether this is in such a list: an object that describes a column.
     in_columns: bool,
-    /// What the name in this object says of the value beside it.
+    /// The meaning that the name in this object gives to the value beside it.
     named: Meaning,
 }
 
@@ -74,31 +74,31 @@ struct Key {
     meant: Meaning,
     columns: bool,
     rows: bool,
-    /// Whether what it says is the name of the column that the object describes, or of the value beside it.
+    /// Whether its value is the name of the column that the object describes, or of the value beside it.
     names: bool,
-    /// Whether what it says names the value beside it, and no column.
+    /// Whether its value names the value beside it, and not a column.
     labels: bool,
-    /// Whether what it says is that value.
+    /// Whether its value is that value.
     value: bool,
 }
 
-/// Whether a field says what its neighbour holds: `"type": "passport"`, `"system": "http://hl7.org/fhir/sid/us-ssn"`.
+/// Whether a field names the content of its neighbour: `"type": "passport"`, `"system": "http://hl7.org/fhir/sid/us-ssn"`.
 pub(super) fn is_label_key(key: &str) -> bool {
     role(key).labels
 }
 
-/// Whether a field holds what its neighbour names.
+/// Whether a field holds the value that its neighbour names.
 pub(super) fn is_value_key(key: &str) -> bool {
     role(key).value
 }
 
-/// What a name says that is the address of one: `http://hl7.org/fhir/sid/us-ssn`.
+/// The name in an address: `http://hl7.org/fhir/sid/us-ssn`.
 pub(super) fn last_part(name: &str) -> &str {
     name.rsplit(['/', ':', '#']).next().unwrap_or(name)
 }
 
 impl Frame {
-    /// Whether a value stands in a row of known columns with no comma behind, as arrays of numpy have them.
+    /// Whether a value is in a row of known columns with no comma after, as arrays of numpy have them.
     fn is_array(&self) -> bool {
         self.filled && self.bracket == b'[' && self.columns.is_some()
     }
@@ -113,7 +113,7 @@ fn key(name: &str) -> Key {
     Key { meant, ..role(name) }
 }
 
-/// What the name of a field says of the fields beside it, whatever it means.
+/// The role that a field's name gives it for the fields beside it, whatever the name means.
 fn role(name: &str) -> Key {
     let mut small = [0; 16];
     let Some(word) = small.get_mut(..name.len()) else { return NO_KEY };
@@ -140,7 +140,7 @@ fn unescaped(name: &str) -> String {
 }
 
 impl Nested {
-    /// A line begins, or goes on, and perhaps in a string of JSON.
+    /// A line begins, or continues, perhaps in a string of JSON.
     pub(super) fn begins(&mut self, goes_on: Option<bool>) {
         self.inside = match goes_on {
             Some(true) => Some(b'"'),
@@ -149,7 +149,7 @@ impl Nested {
         };
     }
 
-    /// Looks at the tables of HTML in a line; `has_markup` where it may hold a tag of one.
+    /// Reads HTML tables in a line; `has_markup` if it may hold a table tag.
     pub(super) fn tags(
         &mut self,
         text: &str,
@@ -162,7 +162,7 @@ impl Nested {
         }
     }
 
-    /// Whether nothing is known.
+    /// Whether no state is kept.
     pub(super) fn is_blank(&self) -> bool {
         let html = &self.html;
         let tags = html.open || html.columns.is_some() || html.cell.is_some() || html.tag || html.hit;
@@ -171,7 +171,7 @@ impl Nested {
         kept && !tags && !open && self.inside.is_none()
     }
 
-    /// Makes another the same.
+    /// Copies the state.
     pub(super) fn copy(&self, to: &mut Self) {
         if self.is_blank() && to.is_blank() {
             return;
@@ -184,14 +184,14 @@ impl Nested {
         !self.awake && self.open.is_empty() && !self.html.is_within()
     }
 
-    /// Whether a line that holds no word of a head cannot say anything of a value.
+    /// Whether a line without a word of a head cannot give any value a meaning.
     pub(super) fn finds_nothing(&self, text: &str, (start, end): (usize, usize), has_markup: bool) -> bool {
         let tags = || has_markup && may_hold_tag(&text.as_bytes()[start..end]);
         !self.awake && !self.html.is_within() && !tags()
     }
 
-    /// Reads a line, which holds the ends of words of a head at `places`: where the next piece should begin if this one ends
-    /// here, where it is read at all.
+    /// Reads a line, which holds the ends of words of a head at `places`. Returns where the next piece should begin if this one
+    /// ends here, if the line is read at all.
     pub(super) fn line(
         &mut self,
         text: &str,
@@ -243,7 +243,7 @@ impl Nested {
             && memchr_iter(b',', line).nth(1).is_some()
     }
 
-    /// Goes over a line of which only the brackets matter, for nothing that is open says anything.
+    /// Skips a line, apart from its brackets, because nothing that is open has a meaning.
     fn pass(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
         let (Some(first), Some(last)) = (line.first(), line.last()) else { return };
@@ -273,7 +273,7 @@ impl Nested {
         }
     }
 
-    /// Opens and closes what a part of a line does, outside of its strings.
+    /// Opens and closes the brackets of a part of a line, outside its strings.
     fn pass_brackets(&mut self, part: &[u8]) {
         let mut at = 0;
         while let Some(byte) = part.get(at) {
@@ -287,8 +287,8 @@ impl Nested {
         }
     }
 
-    /// Reads a line; how far it got with whole tokens. A line in which two values stand side by side, with nothing between, is
-    /// none of ours, and what is open around it neither: prose.
+    /// Reads a line; returns how far whole tokens go. A line with two values side by side and nothing between them is not
+    /// data, and neither is what is open around it: prose.
     fn read(&mut self, line: &str, base: usize, out: &mut Vec<Finding>) -> usize {
         let before = (out.len(), self.counts.len());
         let done = self.tokens(line, base, out);
@@ -302,12 +302,12 @@ impl Nested {
         })
     }
 
-    /// Takes in the tokens of a line; where the last whole value ends.
+    /// Reads the tokens of a line; returns where the last whole value ends.
     #[expect(clippy::too_many_lines, reason = "an arm for each sort of token")]
     fn tokens(&mut self, line: &str, base: usize, out: &mut Vec<Finding>) -> Option<usize> {
         let bytes = line.as_bytes();
-        // Whether a value or a word stands right before; whether one, or what is closed, is the last of the line.
-        // What was replaced is a value, whatever quotes are around it, and may be a part of one.
+        // Whether a value or a word comes right before; whether one, or a closing bracket, is the last of the line.
+        // A replaced value is a value, whatever quotes are around it, and may be part of one.
         let (mut at, mut beside, mut full, mut replaced) = (0, false, false, 0);
         if self.open.is_empty()
             && let Some((list, name)) = list_under_name(line)
@@ -364,7 +364,7 @@ impl Nested {
                         if bytes.len() - at < LONGEST {
                             return Some(at);
                         }
-                        // What is longer is not a value of interest.
+                        // Longer strings are not values of interest.
                         self.replaced();
                         self.inside = Some(byte);
                         return Some(bytes.len());
@@ -414,7 +414,7 @@ impl Nested {
     }
 
     fn colon(&mut self) {
-        // A line within what began unseen.
+        // A line inside brackets whose opening was not seen.
         if let Some(key) = self.first.take().filter(|_| self.open.is_empty()) {
             self.open.push(Frame { bracket: b'{', last: Some(key), ..Frame::default() });
         }
@@ -457,7 +457,7 @@ impl Nested {
                 frame.columns.clone_from(&top.columns);
                 frame.in_columns = top.is_columns && bracket == b'{';
                 if call {
-                    // The value inside is this list's.
+                    // The list's name applies to the value inside.
                     let column = top.columns.as_ref().and_then(|columns| columns.get(top.at));
                     frame.meant = column.copied().unwrap_or(top.meant);
                     frame.columns = None;
@@ -554,7 +554,8 @@ impl Nested {
 /// The longest name of a list.
 const LONGEST_LISTED: usize = 40;
 
-/// Where the list begins that the name at the beginning of a line says something of, `ssns = [`, `"NHS number" = [`, and that name.
+/// The start of the list that a name at the beginning of a line gives a meaning, `ssns = [`, `"NHS number" = [`, and that
+/// name.
 fn list_under_name(line: &str) -> Option<(usize, &str)> {
     let list = line.find(['[', '{', '(']).filter(|at| line[*at..].starts_with('['))?;
     let before = line[..list].trim_end();
@@ -567,7 +568,7 @@ fn list_under_name(line: &str) -> Option<(usize, &str)> {
     (is_list && !name.is_empty() && name.len() <= LONGEST_LISTED).then_some((list, name))
 }
 
-/// Where the string ends that `quote` ends and that goes on at a place, if it ends on the line; the quote included.
+/// The end of the string that continues at a place, up to and including its `quote`, if it ends on the line.
 fn quoted(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     let mut at = from;
     while at < bytes.len() {
@@ -586,7 +587,7 @@ pub(super) fn opens_only(line: &[u8]) -> bool {
     line.iter().any(|byte| b"[{(".contains(byte)) && line.iter().all(|byte| b"[{( \n\r,".contains(byte))
 }
 
-/// Whether one of the words that end at `places` is of a name of interest, in quotes or before a colon.
+/// Whether one of the words that end at `places` belongs to a name of interest, in quotes or before a colon.
 fn wakes(line: &[u8], places: impl Iterator<Item = usize>) -> bool {
     let mut places = places;
     places.any(|place| {
@@ -604,39 +605,39 @@ fn wakes(line: &[u8], places: impl Iterator<Item = usize>) -> bool {
     })
 }
 
-/// Whether a line may hold a tag of a table of HTML.
+/// Whether a line may hold a tag of an HTML table.
 fn may_hold_tag(line: &[u8]) -> bool {
     memchr_iter(b'<', line).any(|at| is_tag(line, at))
 }
 
-/// Whether a `<` may begin a tag of a table of HTML, or end one.
+/// Whether a `<` may begin a tag of an HTML table, or end one.
 pub(super) fn is_tag(text: &[u8], at: usize) -> bool {
     matches!(text[at + 1..], [b't' | b'T', ..] | [b'/', b't' | b'T', ..])
 }
 
-/// The table of HTML that is open.
+/// The HTML table that is open.
 #[derive(Debug, Default, Clone)]
 struct Html {
     open: bool,
     columns: Option<Arc<[Meaning]>>,
-    /// What the cells of the first row mean, as heads.
+    /// The meanings of the first row's cells, as heads.
     names: Vec<Meaning>,
-    /// Whether a cell of data is among them.
+    /// Whether one of them is a data cell.
     data: bool,
     at: usize,
-    /// What the first cell of the row means, where no head speaks: a table that lies on its side.
+    /// The meaning of the row's first cell, where there is no head: a transposed table.
     row: Meaning,
-    /// Whether a cell is open, and one of data.
+    /// Whether a cell is open, and whether it is a data cell.
     cell: Option<bool>,
-    /// Whether a tag goes over the end of the line.
+    /// Whether a tag continues past the end of the line.
     tag: bool,
-    /// What stands in the cell so far, where it may be a head, and whether a value does.
+    /// The cell's text so far, if it may be a head, and whether a value does.
     name: String,
     hit: bool,
 }
 
 impl Html {
-    /// Whether a cell or a tag goes over the end of the line, so that the next says something without a tag of its own.
+    /// Whether a cell or a tag continues past the end of the line, so that the next line matters without a tag of its own.
     fn is_within(&self) -> bool {
         self.cell.is_some() || self.tag
     }
@@ -663,7 +664,7 @@ impl Html {
             }
             match (&tag[..], closing) {
                 (b"table", closing) => *self = Self { open: !closing, ..Self::default() },
-                // Where a row ends is not always said.
+                // The end of a row may be implied.
                 (b"tr", closing) => {
                     let names = std::mem::take(&mut self.names);
                     if self.columns.is_none() && !self.data && names.iter().any(|name| !name.is_empty()) {
@@ -686,7 +687,7 @@ impl Html {
         self.part(text, (from, end), out);
     }
 
-    /// A part of a cell: a line of it, or what stands between two tags in it.
+    /// A part of a cell: a line of it, or the text between two tags in it.
     fn part(&mut self, text: &str, (from, to): (usize, usize), out: &mut Vec<Finding>) {
         let Some(data) = self.cell.filter(|_| from < to) else { return };
         let part = text[from..to].trim();

@@ -1,7 +1,7 @@
-//! Placeholder numbers: the same value is `[EMAIL_1]` each time within a context, over restarts.
+//! Placeholder numbers: within a context a value always gets the same placeholder, such as `[EMAIL_1]`, across restarts.
 //!
-//! Kept is a keyed hash of the value and a number, never the value. The caller loads the rows that a context has
-//! handed out before and saves the new ones after.
+//! Only a keyed hash of the value and a number are kept, never the value. The caller loads the rows that a context has
+//! issued before and saves the new ones afterwards.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -17,26 +17,26 @@ use crate::domain::hex;
 /// A stored number: kind, keyed hash of the value (32 hex digits), number.
 pub type Row = (String, String, u32);
 
-/// Hands out the numbers of one context. Not shared between runs at the same time: a context runs one at a time.
+/// Issues the numbers of one context. Not shared between concurrent runs: a context runs one at a time.
 #[derive(Clone)]
 pub struct Numbering {
     /// The hash with the key already in it.
     keyed: Hmac<Sha256>,
-    /// Whether everybody knows the key.
+    /// Whether the key is public.
     keyless: bool,
     numbers: HashMap<(Kind, [u8; 16]), u32>,
     highest: BTreeMap<Kind, u32>,
     fresh: Vec<Row>,
-    /// Values of this run that came lately: most values come often. Never stored.
+    /// Recent values of this run: most values are repeated. Never stored.
     recent: Vec<Option<Recent>>,
     sealer: Option<Sealer>,
     /// Whether no value gets a new number.
     closed: bool,
-    /// What placeholders of this run stand for, where that is kept.
+    /// The values behind this run's placeholders, where they are kept.
     kept: Option<Values>,
 }
 
-/// Values of these kinds by their numbers, and no more than a context keeps.
+/// Values of these kinds by their numbers, up to the limit of a context.
 #[derive(Clone)]
 struct Values {
     kinds: BTreeSet<Kind>,
@@ -54,7 +54,7 @@ impl Numbering {
     /// A program that prints a million addresses must not grow the context's rows without end.
     pub const MAX_PER_KIND: u32 = 10_000;
 
-    /// Numbers under `key` (32 random bytes that belong to the context), going on from stored rows.
+    /// Numbers under `key` (32 random bytes that belong to the context), continuing from stored rows.
     ///
     /// Rows that this version does not understand are left out.
     pub fn new(key: [u8; 32], rows: impl IntoIterator<Item = Row>) -> Self {
@@ -81,12 +81,12 @@ impl Numbering {
         numbering
     }
 
-    /// The same, with what makes the context's tokens. Without it a policy's `tokenize` redacts.
+    /// The same, with a sealer for the context's tokens. Without one a policy's `tokenize` redacts.
     pub fn sealing(self, sealer: Option<Sealer>) -> Self {
         Self { sealer, ..self }
     }
 
-    /// The same, and only values that have a number get one: for whoever may not save new ones.
+    /// The same, but only values that already have a number get one: for callers that may not save new numbers.
     pub fn closed(self) -> Self {
         Self { closed: true, ..self }
     }
@@ -96,13 +96,13 @@ impl Numbering {
     /// The longest value that is kept, in bytes.
     pub const LONGEST_KEPT: usize = 512;
 
-    /// The same, and what placeholders of these kinds stand for is kept until [`Self::take_values`].
+    /// The same, keeping the values behind placeholders of these kinds until [`Self::take_values`].
     pub fn keeping(self, kinds: &BTreeSet<Kind>) -> Self {
         Self { kept: Some(Values { kinds: kinds.clone(), by_number: BTreeMap::new() }), ..self }
     }
 
-    /// Notes the value that a placeholder stands for as it was written the first time. Left out is what is written in a way
-    /// that hides it, for whoever writes it into a program would write something else, and what shares its number.
+    /// Keeps the value of a placeholder as it was first written. Values in an encoded spelling are left out, because a
+    /// program that received one would get the wrong text; so are values that share a number.
     pub(super) fn keep(&mut self, kind: Kind, number: u32, value: &str) {
         let Some(kept) = self.kept.as_mut().filter(|kept| kept.kinds.contains(&kind)) else { return };
         let plain = || !value.contains('\\') && !(0..value.len()).any(|at| hides(value.as_bytes(), at));
@@ -137,13 +137,13 @@ impl Numbering {
         self.sealer.as_ref().is_some_and(|sealer| sealer.open(token).is_ok())
     }
 
-    /// Numbers for one text alone, under no key that could be kept: for a file given to the command line. There are no
-    /// fingerprints, for whoever has one could try all values.
+    /// Numbers for a single text, under a key that is not kept: for a file given on the command line. There are no
+    /// fingerprints, because they would allow trying all values.
     pub fn alone() -> Self {
         Self { keyless: true, ..Self::new([0; 32], []) }
     }
 
-    /// The number of a value, a new one when it was not seen before.
+    /// The number of a value; a new one if it was not seen before.
     pub(super) fn number(&mut self, kind: Kind, value: &str) -> u32 {
         let place = value
             .bytes()
@@ -178,12 +178,12 @@ impl Numbering {
         *highest
     }
 
-    /// Whether `[KIND_number]` has been handed out.
+    /// Whether `[KIND_number]` has been issued.
     pub fn issued(&self, kind: Kind, number: u32) -> bool {
         number >= 1 && self.highest.get(&kind).is_some_and(|highest| number <= *highest)
     }
 
-    /// The first 48 bits of the keyed hash as 12 letters, for the action `hash`: no digits, so that nothing is found in
+    /// The first 48 bits of the keyed hash as 12 letters, for the action `hash`: no digits, so that no rule finds anything in
     /// it later. `None` where there is no key.
     pub(super) fn fingerprint(&self, kind: Kind, value: &str) -> Option<String> {
         let letter = |nibble: u8| char::from(b'a' + nibble);
@@ -193,7 +193,7 @@ impl Numbering {
         (!self.keyless).then(|| letters(self.hash(kind, value)))
     }
 
-    /// The numbers handed out since the last call, to be saved.
+    /// The numbers issued since the last call, to be saved.
     pub fn take_fresh(&mut self) -> Vec<Row> {
         std::mem::take(&mut self.fresh)
     }
@@ -209,8 +209,8 @@ impl Numbering {
     }
 }
 
-/// One text for the spellings of one value, as it reads once decoded: e-mail without case, numbers without separators. A run
-/// that was found by what it hides has no other spelling.
+/// One normal form for all spellings of a value, decoded: e-mail without case, numbers without separators. A run that was
+/// found by its decoded text has no other spelling.
 fn normal_form(kind: Kind, value: &str) -> String {
     let read = || match (0..value.len()).any(|at| hides(value.as_bytes(), at)) {
         true => String::from_utf8_lossy(&view(value.as_bytes(), 0, value.len()).text).into_owned(),
@@ -282,7 +282,7 @@ mod tests {
         {
             assert_eq!(number(Kind::Email, spelled), 1, "{spelled}");
         }
-        // In base64 each letter counts, large or small.
+        // In base64 the case of each letter counts.
         assert_eq!(number(Kind::Email, "YWxpY2VAZXhhbXBsZS5jb20="), 2);
         assert_eq!(number(Kind::Email, "YWXpY2VAZXhhbXBsZS5jb20="), 3);
         for (value, expected) in [

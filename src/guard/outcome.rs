@@ -1,8 +1,8 @@
-//! The guard over one run: raw chunks in, guarded chunks out as soon as they are safe, and the guarded outcome at
+//! The guard over one run: raw chunks in; guarded chunks out as soon as they are safe, and the guarded outcome at
 //! the end.
 //!
 //! Standard output, standard error, results and errors share one numbering, so the same value is the same
-//! placeholder wherever the program showed it.
+//! placeholder in each of them.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::domain::{
     Attachment, Capture, CodeError, Ended, Outcome, OutputChunk, Reading, RichResult, StopReason,
 };
 
-/// Bytes of a long text that are looked at in one go.
+/// Bytes of a long text that are scanned at once.
 const PIECE: usize = 256 * 1024;
 
 /// How much of a run is kept in its outcome.
@@ -50,11 +50,11 @@ pub struct OutcomeGuard {
     results_dropped: u64,
     error: Option<CodeError>,
     report: Report,
-    /// How much PDFs may still inflate to.
+    /// How many bytes PDFs may still inflate to.
     left: u64,
 }
 
-/// An output on its way: guarded, then drawn as a terminal would, then kept as far as it is shown.
+/// An output stream: guarded, then drawn as a terminal would, then kept up to the limit.
 #[derive(Debug)]
 struct Stream {
     guard: StreamGuard,
@@ -62,18 +62,18 @@ struct Stream {
     capture: Capture,
 }
 
-/// What [`OutcomeGuard::finish`] gives.
+/// The result of [`OutcomeGuard::finish`].
 #[derive(Debug)]
 pub struct Guarded {
     /// The chunks that were still held back.
     pub rest: Vec<Sanitized<OutputChunk>>,
-    /// The whole.
+    /// The whole outcome.
     pub outcome: Sanitized<Outcome>,
-    /// Whether standard output, and standard error, was drawn over itself: the outcome has what is left of it.
+    /// Whether standard output, and standard error, was overwritten by terminal control; the outcome has the final text.
     pub rewritten: [bool; 2],
     /// What was found.
     pub report: Report,
-    /// The numbering, with what it newly handed out.
+    /// The numbering, with the numbers newly issued.
     pub numbering: Numbering,
 }
 
@@ -99,7 +99,7 @@ impl OutcomeGuard {
         }
     }
 
-    /// Takes a chunk and gives back what is ready to go out: for progress and for the spool.
+    /// Takes a chunk and returns what is ready to go out: for progress and for the spool.
     pub fn push(&mut self, chunk: OutputChunk) -> Vec<Sanitized<OutputChunk>> {
         let ready = match chunk {
             OutputChunk::Stdout(text) => {
@@ -119,7 +119,7 @@ impl OutcomeGuard {
             }
             OutputChunk::Error(error) => {
                 let error = self.error(error);
-                // The first error is the cause; later ones are its echoes.
+                // The first error is the cause; later ones follow from it.
                 self.error.get_or_insert_with(|| error.clone());
                 Some(OutputChunk::Error(error))
             }
@@ -130,7 +130,7 @@ impl OutcomeGuard {
         ready.map(Sanitized::vouch).into_iter().collect()
     }
 
-    /// A whole file, as what it is.
+    /// Guards a whole file according to its content.
     ///
     /// # Errors
     /// [`Refused`] when the policy enforces and the file may not go out.
@@ -178,11 +178,11 @@ impl OutcomeGuard {
         Ok(Sanitized::vouch(out))
     }
 
-    /// A text that is too long to be looked at whole, piece by piece from `from` to `to`. What spans lines in it is found
-    /// as in printed output.
+    /// Guards a text that is too long to be scanned whole, piece by piece from `from` to `to`. Findings that span lines are
+    /// found as in printed output.
     ///
     /// # Errors
-    /// Those of reading and writing, and that it is not UTF-8.
+    /// Read and write errors, and text that is not UTF-8.
     pub fn long_text<W: Write>(&mut self, mut from: impl Read, mut to: W) -> std::io::Result<Sanitized<W>> {
         let mut stream = self.guard.stream();
         let mut piece = vec![0; PIECE];
@@ -214,7 +214,7 @@ impl OutcomeGuard {
         Ok(Sanitized::vouch(to))
     }
 
-    /// A file that is too long to be looked into: it passes where opaque files may pass.
+    /// A file that is too long to be inspected: it passes where opaque files may pass.
     ///
     /// # Errors
     /// [`Refused::Opaque`] where they may not.
@@ -229,12 +229,12 @@ impl OutcomeGuard {
         Ok(Sanitized::vouch(file))
     }
 
-    /// Whether a finding's action withholds the whole result. The run may as well be ended.
+    /// Whether a finding's action withholds the whole result. The run may as well be stopped.
     pub fn is_blocked(&self) -> bool {
         self.report.blocked || self.stdout.guard.report().blocked || self.stderr.guard.report().blocked
     }
 
-    /// Ends the run. A blocked outcome keeps how it ended, exit code included, and nothing of what it said.
+    /// Ends the run. A blocked outcome keeps how the run ended, including the exit code, and none of its output.
     pub fn finish(mut self, ended: Ended, stops: Vec<StopReason>, duration: Duration) -> Guarded {
         let mut rest = Vec::new();
         let mut stdout = self.stdout.finish(&mut self.numbering);
@@ -244,7 +244,7 @@ impl OutcomeGuard {
         rest.extend(stderr.rest.take().map(OutputChunk::Stderr));
         self.report.absorb(&stderr.found);
         let rewritten = [stdout.rewritten, stderr.rewritten];
-        // What is drawn over itself may come to say something that it did not say piece by piece.
+        // Text that is overwritten on the terminal may form a value that no single piece contained.
         let [stdout, stderr] = [stdout, stderr].map(|stream| match stream.rewritten {
             true => {
                 stream.capture.map(|text| again(&self.guard, text, &mut self.numbering, &mut self.report))
@@ -278,7 +278,7 @@ impl OutcomeGuard {
         picture::Inspector { guard: &self.guard, left: &mut self.left, report: &mut self.report }
     }
 
-    /// A text, the pictures in it and what is drawn in it.
+    /// A text, the pictures in it and the drawn parts in it.
     fn text_with_pictures(&mut self, text: &str) -> String {
         if self.report.mode == Mode::Off {
             return text.to_owned();
@@ -329,7 +329,7 @@ impl OutcomeGuard {
         RichResult { formats, is_main: result.is_main }
     }
 
-    /// One form of a result, as what it is: a picture loses its text parts, what cannot be looked into is withheld,
+    /// One format of a result, by its content: a picture loses its text parts, what cannot be inspected is withheld,
     /// everything else is text or JSON.
     fn content(&mut self, format: &str, content: Value) -> Value {
         let enforced = self.report.mode == Mode::Enforce;
@@ -351,7 +351,7 @@ impl OutcomeGuard {
                 picture::Content::Text => {}
             }
         }
-        // What lies within is of the same media type, but JSON has its own names.
+        // The content inside has the same media type, but JSON has its own names.
         let name = if format.contains('/') && !format.ends_with("json") { format } else { "" };
         let (value, report) = self.guard.json_within(name, content, &mut self.numbering, &mut self.left);
         self.report.absorb(&report);
@@ -362,25 +362,25 @@ impl OutcomeGuard {
 /// Why a file may not go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// The guard cannot look into it.
+    /// The guard cannot inspect it.
     Opaque,
-    /// It holds something that is to be replaced, in a format in which nothing can be.
+    /// It contains a finding that must be replaced, in a format in which nothing can be.
     Holds,
 }
 
-/// What a file is, by its content.
+/// The type of a file, by its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
-    /// UTF-8 without a NUL that is no PDF.
+    /// UTF-8 without a NUL that is not a PDF.
     Text,
     /// A picture or a PDF document.
     Form(Format),
-    /// Something else: text in another encoding, an archive, a database, or what the guard cannot look into.
+    /// Something else: text in another encoding, an archive, a database, or a format that the guard cannot inspect.
     Binary,
 }
 
 impl FileKind {
-    /// What `bytes` are.
+    /// The type of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) if !text.contains('\0') => match picture::is_pdf_in_text(text) {
@@ -392,19 +392,19 @@ impl FileKind {
     }
 }
 
-/// A form of a display that is kept as a file.
+/// A display format that is kept as a file.
 #[derive(Debug, Clone)]
 pub struct Kept {
-    /// `result-1.png`: the display's number, from 1, and what it is.
+    /// `result-1.png`: the display's number, from 1, and its type.
     pub name: String,
     /// Its media type.
     pub mime_type: String,
-    /// Itself.
+    /// Its content.
     pub bytes: Sanitized<Vec<u8>>,
 }
 
 impl Sanitized<Outcome> {
-    /// The pictures, documents and the like that the guard let pass, each once; and all displays as one text where they are
+    /// The pictures, documents and the like that the guard let pass, each once; and all displays as one text if they are
     /// longer than `max_chars`.
     pub fn attachments(&self, max_chars: usize) -> Vec<Kept> {
         let mut found: Vec<Kept> = Vec::new();
@@ -434,10 +434,10 @@ impl Sanitized<Outcome> {
     }
 }
 
-/// Forms that are read as they are, and so as a terminal would show them.
+/// Formats that are read as text, and so as a terminal would show them.
 const READ: [&str; 3] = ["text", "markdown", "latex"];
 
-/// A text that was guarded and then changed its look.
+/// A text that changed its look after it was guarded.
 fn again(guard: &Guard, text: &str, numbering: &mut Numbering, report: &mut Report) -> String {
     let mut found = guard.report();
     let out = guard.run(text, numbering, &mut found);
@@ -446,8 +446,9 @@ fn again(guard: &Guard, text: &str, numbering: &mut Numbering, report: &mut Repo
 }
 
 impl Guard {
-    /// Guards an outcome that was guarded before and kept, as `before` says. What was replaced then stays as it is; what is
-    /// replaced only now gets a number if it has one already, for a new one is handed out only by who has the context's turn.
+    /// Guards an outcome again that was guarded and kept before, as reported in `before`. Earlier replacements stay; a value
+    /// that is replaced only now gets a number if it has one already, because only the run that holds the context's turn issues
+    /// new ones.
     pub fn recorded(
         &self,
         outcome: Outcome,
@@ -464,8 +465,8 @@ impl Guard {
         (Sanitized::vouch(outcome), guard.report.after(before))
     }
 
-    /// Guards a file that was guarded before and kept, an output (which may end within a character) or any other. `None`: it may
-    /// not go out.
+    /// Guards a file again that was guarded and kept before: an output (which may end within a character) or any other. `None`:
+    /// it not go out.
     pub fn recorded_file(
         &self,
         bytes: &[u8],
@@ -481,7 +482,7 @@ impl Guard {
     }
 }
 
-/// How a run ended, without what it said.
+/// How a run ended, without its output.
 fn silenced(outcome: Outcome) -> Outcome {
     let status = outcome.exit_code().to_string();
     let error = |_| CodeError { name: "ExitStatus".to_owned(), message: status, ..CodeError::default() };
@@ -495,7 +496,7 @@ fn silenced(outcome: Outcome) -> Outcome {
     }
 }
 
-/// The end of an output.
+/// The end of an output stream.
 struct Streamed {
     capture: Capture,
     /// What was still held back.
@@ -545,7 +546,7 @@ mod tests {
         run.finish(Ended::Completed, Vec::new(), Duration::ZERO)
     }
 
-    /// A GIF that says something.
+    /// A GIF with a comment in it.
     fn gif() -> Vec<u8> {
         let comment = b"\x21\xfe\x15alice@example.com, 2026\0";
         [&b"GIF89a\x01\0\x01\0\x80\0\0\0\0\0\xff\xff\xff"[..], comment, &[0xf7, 0xbf, 0x9e, 0x3b].repeat(9)]
@@ -654,7 +655,7 @@ mod tests {
         // The same policy: nothing is new.
         let (text, _, report) = again(&allowing, rows.clone());
         assert_eq!((text.as_str(), &report), ("[EMAIL_1] from 185.12.44.9\n", &done.report));
-        // A tighter one. What has no number gets none, or the next run's first would be the same.
+        // A tighter one. A value without a number gets none, or it would collide with the next run's first.
         let (text, _, report) = again(&Guard::default(), rows.clone());
         assert_eq!(text, "[EMAIL_1] from [IP]\n");
         let counts: Vec<_> = report.by_kind().into_iter().collect();
@@ -665,7 +666,7 @@ mod tests {
         assert_eq!(next.get(), "[IP_1] and [IP_2]");
         let rows = rows.into_iter().chain(numbering.take_fresh()).collect();
         assert_eq!(again(&Guard::default(), rows).0, "[EMAIL_1] from [IP_2]\n");
-        // One that withholds the whole withholds all of it.
+        // One that withholds the whole result withholds all of it.
         let blocking = guard(Mode::Enforce, &[(Kind::Ip, Action::Block)]);
         let (text, results, report) = again(&blocking, Vec::new());
         assert_eq!((text.as_str(), results, report.blocked), ("", 0, true));

@@ -1,7 +1,7 @@
-//! Rules that a policy brings: patterns of an operator, bounded in size and time.
+//! Rules that a policy adds: an operator's patterns, bounded in size and time.
 //!
-//! One automaton looks for the literals of all rules. Only where one stands does a rule's pattern see the text: the rest of
-//! the line up to [`BEFORE`] bytes before and [`BEHIND`] behind. Windows that meet are one, so no rule sees a byte twice.
+//! One automaton looks for the literals of all rules. Only near a literal does a rule's pattern see the text: the rest of
+//! the line up to [`BEFORE`] bytes before and [`BEHIND`] after. Windows that touch are merged, so no rule sees a byte twice.
 //! A pattern is a table of states, built when the policy is loaded: each byte costs one step, whatever the text is.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::{Guard, Kind, confirm};
 
 /// How far before a literal its rule looks, in bytes.
 pub(super) const BEFORE: usize = 64;
-/// How far behind it.
+/// How far after it.
 pub(super) const BEHIND: usize = 192;
 /// The most rules that one policy has, all levels together.
 const MAX_RULES: usize = 200;
@@ -35,9 +35,9 @@ const TABLE: usize = 1024 * 1024;
 /// The most memory for all tables of a policy.
 const TABLES: usize = 32 * 1024 * 1024;
 const NESTING: u32 = 32;
-/// The shortest literal: a shorter one stands everywhere.
+/// The shortest literal: a shorter one would match everywhere.
 const LITERAL: usize = 3;
-/// The most literals that one pattern may begin with, alternatives and letters of either case counted.
+/// The most literals that one pattern may begin with, counting alternatives and letters of either case.
 const LITERALS: usize = 64;
 /// The number of the first own rule; the built-in ones have smaller numbers.
 const FIRST: RuleId = 0x8000;
@@ -46,25 +46,25 @@ const FIRST: RuleId = 0x8000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OwnRule {
-    /// Its name in reports: small letters, digits and dashes, at most 64.
+    /// Its name in reports: lowercase letters, digits and dashes, at most 64.
     pub id: String,
-    /// What it finds: the word of the placeholder, and what the policy's actions go by.
+    /// What it finds: the word of the placeholder, and the key of the policy's actions.
     pub kind: Kind,
     /// One line for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
     /// A regular expression for the value. `\d`, `\w`, `\s` and `.` are ASCII.
     pub pattern: String,
-    /// Words of at least 3 bytes in any case. Where there are some, one must stand near the value on its line.
+    /// Words of at least 3 bytes in any case. Where there are some, one must be near the value on its line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<String>,
     /// A further condition on the value.
     #[serde(default)]
     pub check: OwnCheck,
-    /// The most bytes of a value, 1 to 256; of a longer one only that many are replaced.
+    /// The most bytes of a value, 1 to 256; only that many bytes of a longer one are replaced.
     #[serde(default = "longest")]
     pub max_len: usize,
-    /// Whether the pattern's classes and `(?i)` are those of Unicode.
+    /// Whether the pattern's classes and `(?i)` follow Unicode.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unicode: bool,
     /// Texts in which it must find something, at least one.
@@ -86,7 +86,7 @@ pub enum OwnCheck {
     Luhn,
     /// Its letters and digits, read as one number, leave 1 when divided by 97 (ISO/IEC 7064, MOD 97-10).
     Mod97,
-    /// It has two letters and two digits at least.
+    /// It has at least two letters and two digits.
     Random,
 }
 
@@ -109,7 +109,7 @@ impl OwnCheck {
     }
 }
 
-/// The own rules of a policy, ready to use.
+/// A policy's own rules, compiled.
 pub(super) struct OwnRules {
     rules: Vec<Compiled>,
     finder: AhoCorasick,
@@ -128,16 +128,16 @@ impl std::fmt::Debug for OwnRules {
     }
 }
 
-/// The number of the own rule at a place, the other way round.
+/// The index of an own rule, from its number.
 fn place(id: RuleId) -> Option<usize> {
     (FIRST..RuleId::MAX).contains(&id).then(|| usize::from(id - FIRST))
 }
 
 impl OwnRules {
-    /// Compiles the rules of a policy; nothing where there are none.
+    /// Compiles the rules of a policy; `None` if there are none.
     ///
     /// # Errors
-    /// The rule that does not work, and what is to be done about it.
+    /// The rule that is invalid, and how to fix it.
     pub(super) fn new(rules: &[OwnRule]) -> Result<Option<Arc<Self>>, (String, String)> {
         if rules.is_empty() {
             return Ok(None);
@@ -188,7 +188,7 @@ impl OwnRules {
         self.rules.get(place(id)?).map(|own| &own.rule)
     }
 
-    /// Adds what is found in `text[from..to]`; what stands before on the same line may hold a word.
+    /// Adds the findings in `text[from..to]`; text before it on the same line may hold a word.
     pub(super) fn find(&self, text: &[u8], (from, to): (usize, usize), findings: &mut Vec<Finding>) {
         let text = &text[..to];
         let left = from - behind_placeholder(&text[near(&text[..from]).1..from]).len();
@@ -225,7 +225,7 @@ impl OwnRules {
         findings: &mut Vec<Finding>,
     ) {
         let Compiled { rule: own, pattern } = &self.rules[usize::from(rule)];
-        // No value goes over a quotation mark: what is JSON stays JSON.
+        // No value crosses a quotation mark: JSON stays JSON.
         let mut at = start;
         while at < end {
             let stop = text[at..end].iter().position(|byte| *byte == b'"' || *byte < b' ' && *byte != b'\t');
@@ -254,10 +254,10 @@ impl OwnRules {
         }
     }
 
-    /// Tries each rule on its examples: alone, and with all that the guard finds.
+    /// Tries each rule on its examples: alone, and together with everything else that the guard finds.
     ///
     /// # Errors
-    /// The rule whose example or counter-example comes out otherwise.
+    /// The rule whose example or counter-example has the wrong result.
     pub(super) fn try_examples(&self, guard: &Guard) -> Result<(), (String, String)> {
         self.rules.iter().enumerate().try_for_each(|(at, own)| {
             self.try_rule(at, &own.rule, guard).map_err(|problem| (own.rule.id.clone(), problem))
@@ -314,12 +314,12 @@ impl OwnRules {
     }
 }
 
-/// The placeholders from a place on: walls that no rule looks over.
+/// The placeholders from a place on: no rule looks past them.
 fn placeholders(text: &[u8], from: usize) -> Vec<(usize, usize)> {
     std::iter::successors(next_placeholder(text, from), |(_, end)| next_placeholder(text, *end)).collect()
 }
 
-/// What a rule sees around a literal; nothing for one that is part of a placeholder.
+/// The text that a rule sees around a literal; `None` for one that is part of a placeholder.
 fn window(
     text: &[u8],
     left: usize,
@@ -338,7 +338,7 @@ fn window(
     Some((first, last))
 }
 
-/// The parts of a value that are replaced: the whole, but of what could be several numbers of JSON each by itself.
+/// The parts of a value that are replaced: the whole, or each part if it could be several JSON numbers.
 fn parts(value: &[u8]) -> Vec<(usize, usize)> {
     let between = |byte: &u8| matches!(byte, b',' | b'[' | b']' | b'{' | b'}');
     let plain = |byte: &u8| {
@@ -360,7 +360,7 @@ fn parts(value: &[u8]) -> Vec<(usize, usize)> {
     parts.collect()
 }
 
-/// A rule's pattern as a table, and the literals that wake it.
+/// A rule's pattern as a table, and the literals that trigger it.
 fn compile(rule: &OwnRule) -> Result<(Regex, Vec<Vec<u8>>), String> {
     shape(rule)?;
     let hir = regex_syntax::ParserBuilder::new()
@@ -403,7 +403,7 @@ fn compile(rule: &OwnRule) -> Result<(Regex, Vec<Vec<u8>>), String> {
     Ok((pattern, wake))
 }
 
-/// What can be said of a rule without its pattern.
+/// Checks everything about a rule except its pattern.
 fn shape(rule: &OwnRule) -> Result<(), String> {
     let named = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if rule.id.is_empty() || rule.id.len() > 64 || !rule.id.bytes().all(named) {
@@ -456,7 +456,7 @@ fn table(hir: &Hir) -> Result<Regex, String> {
     Ok(Regex::builder().build_from_dfas(forward, build(true, back)?))
 }
 
-/// The same pattern, in which no repeat goes on for ever.
+/// The same pattern with every repeat bounded.
 fn bounded(hir: Hir, most: u32) -> Hir {
     match hir.into_kind() {
         HirKind::Repetition(Repetition { min, max, greedy, sub }) => {
@@ -475,7 +475,7 @@ fn bounded(hir: Hir, most: u32) -> Hir {
     }
 }
 
-/// Whether a pattern ends (or begins, if not `behind`) with nearly any signs, however many.
+/// Whether a pattern ends (or begins, if not `behind`) with an unbounded repeat of nearly any character.
 fn is_open(hir: &Hir, behind: bool) -> bool {
     let holds = |class: &Class, byte: u8| match class {
         Class::Unicode(class) => {
@@ -501,13 +501,13 @@ fn is_open(hir: &Hir, behind: bool) -> bool {
     }
 }
 
-/// Literals of at least [`LITERAL`] bytes, one of which stands in each match; small letters match either case. Digits are
-/// spelled out only where nothing else will do.
+/// Literals of at least [`LITERAL`] bytes, one of which is in each match; lowercase letters match either case. Digits are
+/// expanded only as a last resort.
 fn required(hir: &Hir) -> Option<Vec<Vec<u8>>> {
     [9, LITERALS].into_iter().find_map(|class| required_with(hir, class))
 }
 
-/// The same, with classes of at most `class` signs spelled out.
+/// The same, expanding classes of at most `class` characters.
 fn required_with(hir: &Hir, class: usize) -> Option<Vec<Vec<u8>>> {
     let required = |hir: &Hir| required_with(hir, class);
     let shortest = |all: &Vec<Vec<u8>>| all.iter().map(Vec::len).min().unwrap_or(0);
@@ -595,7 +595,7 @@ mod tests {
                 r#"{"customer": "[SECRET_1]", "n": ["[SECRET_2]",1]}"#,
             ),
             ("EMP%2D123456", "[NATIONAL_ID_1]"),
-            // EMP-123456, in base64 with what stands around it.
+            // EMP-123456, in base64 with text around it.
             ("the text c2VlIEVNUC0xMjM0NTYgbm93 is it", "the text [NATIONAL_ID_1] is it"),
         ] {
             assert_eq!(shown(&guard, text), becomes, "{text}");
@@ -692,13 +692,13 @@ mod tests {
         let many = |count| (0..count).map(|at| OwnRule { id: format!("r{at}"), ..employee() }).collect();
         let problem = guard(many(201)).unwrap_err().to_string();
         assert!(problem.contains("at most 200"), "{problem}");
-        // Equal rules at one place: the first counts, so each other's example is another's.
+        // Equal rules at one place: the first counts, so each other one fails its example.
         assert!(guard(many(2)).unwrap_err().to_string().contains("`r0` finds it first"));
     }
 
     #[test]
     fn each_rule_sees_each_byte_once() {
-        // A text of nothing but literals: windows that meet are one.
+        // A text of nothing but literals: the windows are merged.
         let own = OwnRules::new(&[rule("own", Kind::Secret, r"(?:abc){1,3}X", "abcX")]).unwrap().unwrap();
         let text = "abc".repeat(5000) + "X";
         let mut findings = Vec::new();

@@ -1,5 +1,5 @@
-//! Private keys in armour: `-----BEGIN ... PRIVATE KEY-----` to its end, and PuTTY's. The one thing that spans lines, and
-//! whatever prints it puts something between those: quotes, terminal codes, tags, a frame.
+//! Private keys in armour: `-----BEGIN ... PRIVATE KEY-----` to its end, and PuTTY's. The only finding that spans lines, and
+//! programs print things between its lines: quotes, terminal codes, tags, a frame.
 
 use std::sync::LazyLock;
 
@@ -14,15 +14,15 @@ use super::view;
 static BEGIN: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"BEGIN"));
 static PUTTY_BEGIN: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(PUTTY));
 
-/// The length of a beginning.
+/// The length of the marker at the beginning.
 const START: usize = 10;
-/// How PuTTY's keys begin, what their material stands behind, and their last line.
+/// How PuTTY's keys begin, the line before their key material, and their last line.
 const PUTTY: &[u8] = b"PuTTY-User-Key-File-";
 const PUTTY_LINES: &[u8] = b"Public-Lines:";
 const PUTTY_END: &[u8] = b"Private-MAC:";
-/// How far behind the beginning that is.
+/// How far after the beginning that line is.
 const PUTTY_HEAD: usize = 512;
-/// Lines before the material that hold any signs.
+/// Lines before the key material that may hold anything.
 const HEADERS: [&[u8]; 2] = [b"Comment:", b"Version:"];
 const MAX_HEADER: usize = 256;
 
@@ -54,7 +54,7 @@ pub(super) fn begins(text: &[u8]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// How the first line of a key in armour ends, and how the last begins: PEM (RFC 7468), and the commercial SSH's.
+/// How the first line of an armoured key ends, and how the last begins: PEM (RFC 7468), and the commercial SSH's.
 fn armour(text: &[u8]) -> Option<(&'static [u8], &'static [u8])> {
     match text.first_chunk::<START>()? {
         b"-----BEGIN" => Some((b"-----", b"-----END")),
@@ -63,17 +63,17 @@ fn armour(text: &[u8]) -> Option<(&'static [u8], &'static [u8])> {
     }
 }
 
-/// How far a key goes.
+/// The extent of a key.
 pub(super) enum Extent {
-    /// So many bytes, the end line included when there is one.
+    /// This many bytes, including the end line if there is one.
     Ends(usize),
-    /// It may go on with what is still to come.
+    /// It may continue in text that is still to come.
     Open,
-    /// This is no private key.
+    /// This is not a private key.
     NoKey,
 }
 
-/// How far the key goes that begins at the start of `text`. `last` says that nothing more will come.
+/// The extent of the key at the start of `text`. `last` means that no more text will come.
 pub(super) fn extent(text: &[u8], last: bool) -> Extent {
     let Some((close, end)) = armour(text) else { return putty(text, last) };
     let label_end = text.len().min(START + MAX_LABEL);
@@ -103,7 +103,7 @@ fn putty(text: &[u8], last: bool) -> Extent {
     }
 }
 
-/// Whether a label is that of a private key, terminal codes and percent signs within it or not.
+/// Whether a label is a private key's, with or without terminal codes and percent signs in it.
 fn is_private(label: &[u8]) -> bool {
     if memchr::memmem::find(label, b"PRIVATE").is_none() {
         return false;
@@ -121,11 +121,11 @@ fn is_private(label: &[u8]) -> bool {
     true
 }
 
-/// How far the key goes whose material begins at `start`. `ends` says how long the rest of the line is that begins with
+/// The extent of a key whose material begins at `start`. `ends` gives the length of the rest of the line that begins with
 /// `end`.
 fn body(text: &[u8], start: usize, end: &[u8], last: bool, ends: impl Fn(&[u8]) -> Option<usize>) -> Extent {
     let limit = text.len().min(MAX);
-    // Whether more may come of what begins in the last so many bytes.
+    // Whether the last `len` bytes may still continue.
     let undecided = |at: usize, len: usize| !last && limit - at < len && text.len() < MAX;
     let mut at = start;
     let mut material = 0;
@@ -154,12 +154,12 @@ fn body(text: &[u8], start: usize, end: &[u8], last: bool, ends: impl Fn(&[u8]) 
         at += match &rest[digits..] {
             _ if digits > 0 => 0,
             [b'\\', b'n' | b'r' | b't', ..] => 2,
-            // White space, header lines (`Proc-Type: 4,ENCRYPTED`), what string pieces in source are made of.
+            // White space, header lines (`Proc-Type: 4,ENCRYPTED`), the syntax between string pieces in source code.
             [
                 b'\r' | b'\n' | b' ' | b'\t' | b'\\' | b':' | b',' | b'-' | b'.' | b'|' | b'#' | b'>' | b'*',
                 ..,
             ] => 1,
-            // What makes the next line out is still to come.
+            // The next line is not decided yet.
             _ if undecided(at, MAX_LOOK) => return Extent::Open,
             _ => match digit_len(rest) {
                 Some(len) => {
@@ -194,16 +194,16 @@ fn digit_len(rest: &[u8]) -> Option<usize> {
         .map(|(len, _)| len)
 }
 
-/// How much may stand between two lines of a key: quotes of source text, terminal codes, tags, the frame of a table.
+/// How much may come between two lines of a key: quotes of source code, terminal codes, tags, the frame of a table.
 const MAX_GLUE: usize = 96;
-/// How much of the next line shows that the key goes on.
+/// How much of the next line shows that the key continues.
 const LINE: usize = 16;
-/// How many short words may stand between: the end of a key, the number of a line.
+/// How many short words may come between: the end of a key, a line number.
 const SHORT: usize = 3;
-/// So far is looked for the next line.
+/// How far the next line is searched for.
 const MAX_LOOK: usize = (MAX_GLUE + LINE) * (SHORT + 1);
 
-/// The length of what stands between one line of a key and the next, or the line that ends it; nothing when there is none.
+/// The length of the text between one line of a key and the next, or the line that ends it; `None` if there is no next line.
 fn goes_on(rest: &[u8], end: &[u8]) -> Option<usize> {
     let rest = &rest[..rest.len().min(MAX_LOOK)];
     let first = glue(rest)?;
@@ -225,7 +225,8 @@ fn goes_on(rest: &[u8], end: &[u8]) -> Option<usize> {
     None
 }
 
-/// The length of what is neither key nor text; nothing when a string begins there and does not end, or ends and none begins.
+/// The length of a piece of syntax between key lines; `None` when a string begins there and does not end, or ends and none
+/// begins.
 fn glue(rest: &[u8]) -> Option<usize> {
     let rest = &rest[..rest.len().min(MAX_GLUE)];
     let (mut at, mut quotes) = (0, 0);
@@ -252,7 +253,7 @@ fn glue(rest: &[u8]) -> Option<usize> {
     (quotes % 2 == 0).then_some(at)
 }
 
-/// A key needs material: a heading alone is talk about keys.
+/// A key needs material: a heading alone is text about keys.
 fn finish(material: usize, len: usize) -> Extent {
     if material >= 24 { Extent::Ends(len) } else { Extent::NoKey }
 }
@@ -277,7 +278,7 @@ mod tests {
             *out
         );
         assert!(!out.contains("Tfr") && !out.contains("25cui") && !out.contains(LAST), "{text}\n{}", *out);
-        // Cut anywhere, it is the same.
+        // The result is the same wherever the text is cut.
         for size in [1, 7, 50] {
             let (mut stream, mut numbering, mut parts) = (guard.stream(), Numbering::alone(), String::new());
             let whole = format!("a {text} z\n");

@@ -1,7 +1,7 @@
-//! Pictures and documents: the text that travels inside a PNG or JPEG is taken out, the pixels stay.
+//! Pictures and documents: the text inside a PNG or JPEG is removed, the pixels stay.
 //!
-//! Pixels are not read: a number drawn into a plot goes out. A PDF is passed whole or not at all, for its parts are
-//! found by their offsets; what it says in plain bytes or in deflated streams is looked at. `docs/guard.md` says so.
+//! Pixels are not read: a number drawn into a plot goes out. A PDF passes whole or not at all, because its parts are
+//! found by their offsets; its plain bytes and deflated streams are scanned. See `docs/guard.md`.
 
 use std::borrow::Cow;
 use std::io::Read as _;
@@ -14,19 +14,19 @@ use super::check::Checker;
 use super::embedded::LENIENT;
 use super::{Action, Guard, Report};
 
-/// The most that the streams of all PDFs of a run may inflate to, in bytes; one that goes beyond is withheld.
+/// The most bytes that the streams of all PDFs of a run may inflate to; a PDF that exceeds this is withheld.
 pub(super) const MAX_INFLATED: u64 = 32 * 1024 * 1024;
-/// How much of a PDF is looked at in one piece.
+/// How much of a PDF is scanned at once.
 const PIECE: usize = 64 * 1024;
-/// A text shorter than this is looked at as text, whatever its characters decode to.
+/// A shorter text is scanned as text, whatever its characters decode to.
 const SHORTEST: usize = 64;
 
-/// What binary forms are looked at with.
+/// The state for inspecting binary formats.
 pub(super) struct Inspector<'a> {
     pub(super) guard: &'a Guard,
-    /// How much PDFs may inflate to from here on.
+    /// How many bytes PDFs may still inflate to.
     pub(super) left: &'a mut u64,
-    /// Takes what is found in them.
+    /// Receives the findings in them.
     pub(super) report: &'a mut Report,
 }
 
@@ -42,7 +42,7 @@ impl Inspector<'_> {
     }
 }
 
-/// A binary form of a result or a file.
+/// A binary format of a result or a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A PNG picture.
@@ -71,7 +71,7 @@ impl Format {
         }
     }
 
-    /// The binary form behind a format name or MIME type.
+    /// The binary format for a format name or MIME type.
     pub(super) fn of(name: &str) -> Option<Self> {
         match name {
             "png" => Some(Self::Png),
@@ -81,7 +81,7 @@ impl Format {
         }
     }
 
-    /// The binary form that bytes begin like.
+    /// The binary format, judging by the first bytes.
     pub(super) fn sniff(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0x89, b'P', b'N', b'G', ..] => Some(Self::Png),
@@ -96,8 +96,8 @@ impl Format {
 
 const PDF: &[u8] = b"%PDF-";
 
-/// Whether a text is a PDF whose streams are written in signs of ASCII. Readers take its first line wherever in the first 1,024
-/// bytes it stands; what only speaks of such a line has no objects.
+/// Whether a text is a PDF whose streams are written in ASCII. Readers accept its first line anywhere in the first 1,024
+/// bytes; a text that only mentions such a line has no objects.
 pub(super) fn is_pdf_in_text(text: &str) -> bool {
     let bytes = text.as_bytes();
     let mut lines = memmem::find_iter(&bytes[..bytes.len().min(1024)], PDF);
@@ -108,18 +108,18 @@ pub(super) fn is_pdf_in_text(text: &str) -> bool {
 /// What a text that is meant to be read may hold instead.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Text; it is looked at as such.
+    /// Text; it is scanned as such.
     Text,
-    /// A binary form in base64, without its text.
+    /// A binary format in base64, without its text.
     Clean(String),
-    /// Something that cannot be looked into.
+    /// Something that cannot be inspected.
     Opaque,
 }
 
-/// Forms that a front end shows as text, whatever they hold.
+/// Formats that a front end shows as text, whatever they hold.
 const TEXTS: [&str; 5] = ["text", "html", "markdown", "latex", "svg"];
 
-/// What the content of a result's form is that is not known to be binary: by its own bytes, for a name says little.
+/// The content of a result's format that is not known to be binary: by its own bytes, because a name proves little.
 pub(super) fn content(inspector: &mut Inspector<'_>, name: &str, text: &str) -> Content {
     if TEXTS.contains(&name) || name.starts_with("text/") {
         return Content::Text;
@@ -127,7 +127,7 @@ pub(super) fn content(inspector: &mut Inspector<'_>, name: &str, text: &str) -> 
     let Some(bytes) = decoded(text) else { return Content::Text };
     match Format::sniff(&bytes) {
         Some(format) => in_base64(clean(inspector, format, &bytes)).map_or(Content::Opaque, Content::Clean),
-        // Text in base64. The rules do not see all that a reader of it would.
+        // Text in base64. The rules do not see everything that a reader of it would.
         None => match std::str::from_utf8(&bytes) {
             Ok(inner) if !inspector.has_findings(inner) => Content::Text,
             _ => Content::Opaque,
@@ -135,7 +135,7 @@ pub(super) fn content(inspector: &mut Inspector<'_>, name: &str, text: &str) -> 
     }
 }
 
-/// The bytes behind a text that is base64 from end to end and not short.
+/// The decoded bytes of a text that is base64 from end to end and not short.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_ascii();
     let words = text.lines().any(|line| line.trim_ascii().bytes().any(|byte| byte.is_ascii_whitespace()));
@@ -144,7 +144,7 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     }
     let mut compact: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     STANDARD.decode(&compact).ok().or_else(|| {
-        // In the other alphabet or without padding it could be a path or an identifier; those are not so mixed.
+        // In the other alphabet or without padding it could be a path or an identifier; those are less mixed.
         let mixed = [u8::is_ascii_uppercase, u8::is_ascii_lowercase, u8::is_ascii_digit];
         if !mixed.iter().all(|class| compact.iter().any(class)) {
             return None;
@@ -160,7 +160,7 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     })
 }
 
-/// A binary form without its text, as base64; `None` when it is not what it says.
+/// A binary format without its text, as base64; `None` when the data does not match the format.
 pub(super) fn strip(inspector: &mut Inspector<'_>, format: Format, base64: &str) -> Option<String> {
     let compact: Vec<u8> = base64.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     in_base64(clean(inspector, format, &STANDARD.decode(compact).ok()?))
@@ -170,7 +170,7 @@ fn in_base64(bytes: Option<Vec<u8>>) -> Option<String> {
     bytes.map(|bytes| STANDARD.encode(bytes))
 }
 
-/// A binary form without its text; `None` when it is not what it says.
+/// A binary format without its text; `None` when the data does not match the format.
 pub(super) fn clean(inspector: &mut Inspector<'_>, format: Format, bytes: &[u8]) -> Option<Vec<u8>> {
     match format {
         Format::Png => png(bytes),
@@ -181,7 +181,7 @@ pub(super) fn clean(inspector: &mut Inspector<'_>, format: Format, bytes: &[u8])
     }
 }
 
-/// How many of the bytes are the form itself, as far as its end can be seen; what follows is something else.
+/// How many of the bytes belong to the format, as far as its end can be seen; what follows is something else.
 pub(super) fn length(format: Format, bytes: &[u8]) -> usize {
     match format {
         Format::Png => chunks(bytes, |_, _| ()).unwrap_or(bytes.len()),
@@ -192,7 +192,7 @@ pub(super) fn length(format: Format, bytes: &[u8]) -> usize {
     }
 }
 
-/// Chunks of a PNG that make the picture (W3C PNG section 11); everything else is dropped, as is what follows `IEND`.
+/// Chunks of a PNG that make up the picture (W3C PNG section 11); everything else is dropped, including what follows `IEND`.
 const PNG_KEEP: &[&[u8; 4]] = &[
     b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"cHRM", b"gAMA", b"sBIT", b"sRGB", b"cICP", b"bKGD",
     b"pHYs", b"acTL", b"fcTL", b"fdAT",
@@ -211,7 +211,7 @@ fn png(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Shows the chunks of a PNG with their names; where it ends. `None`: it is broken.
+/// Visits the chunks of a PNG with their names; returns where it ends. `None`: it is broken.
 fn chunks<'a>(png: &'a [u8], mut see: impl FnMut(&'a [u8], &'a [u8])) -> Option<usize> {
     let mut rest = png.strip_prefix(SIGNATURE)?;
     loop {
@@ -238,21 +238,21 @@ fn jpeg(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Shows the segments of a JPEG (ITU-T T.81, B.1.1) with their markers, and the data of each scan as [`SCAN`]; where its first
-/// picture ends. `None`: it is broken.
+/// Visits the segments of a JPEG (ITU-T T.81, B.1.1) with their markers, and the data of each scan as [`SCAN`]; returns where
+/// its first picture ends. `None`: it is broken.
 fn parts<'a>(jpeg: &'a [u8], mut see: impl FnMut(u8, &'a [u8])) -> Option<usize> {
     if !jpeg.starts_with(b"\xff\xd8") {
         return None;
     }
     let mut at = 2;
     loop {
-        // Any number of these may stand before a marker.
+        // Any number of these may come before a marker.
         let fill = jpeg[at..].iter().take_while(|byte| **byte == 0xff).count();
         at += fill.checked_sub(1)?;
         let marker = *jpeg.get(at + 1)?;
         match marker {
             0xd9 => return Some(at + 2),
-            // Those have no length and do not stand here.
+            // These have no length and do not belong here.
             0..=1 | 0xd0..=0xd8 => return None,
             _ => {}
         }
@@ -278,8 +278,8 @@ fn parts<'a>(jpeg: &'a [u8], mut see: impl FnMut(u8, &'a [u8])) -> Option<usize>
 /// The data of a scan, which has no marker of its own.
 const SCAN: u8 = 0;
 
-/// Whether a part of a JPEG is needed to draw it. Of what applications may add, those two are that say what its numbers
-/// mean, and only as long as they say no more.
+/// Whether a part of a JPEG is needed to draw it. Of the application segments only the two that define the meaning of its
+/// numbers are, and only if they contain nothing more.
 fn is_picture(marker: u8, part: &[u8]) -> bool {
     match marker {
         SCAN | 0xc0..=0xc7 | 0xc9..=0xcf | 0xda..=0xdf => true,
@@ -289,7 +289,7 @@ fn is_picture(marker: u8, part: &[u8]) -> bool {
     }
 }
 
-/// A GIF without comments, plain text and what applications add but for how often it plays; what follows its end is dropped.
+/// A GIF without comments, plain text and application data except the loop count; what follows its end is dropped.
 fn gif(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes.len());
     gif_parts(bytes, |kind, part| {
@@ -308,8 +308,8 @@ fn gif(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Shows the parts of a GIF (GIF89a, section 10): `None` for what draws, else the label of an extension. Where it ends; `None`:
-/// it is broken.
+/// Visits the parts of a GIF (GIF89a, section 10): `None` for drawing parts, else the label of an extension. Returns where it
+/// ends; `None`: it is broken.
 fn gif_parts<'a>(gif: &'a [u8], mut see: impl FnMut(Option<u8>, &'a [u8])) -> Option<usize> {
     let table = |packed: u8| if packed & 0x80 == 0 { 0 } else { 3 << ((packed & 7) + 1) };
     let head = 13 + table(*gif.get(10)?);
@@ -344,7 +344,7 @@ fn gif_parts<'a>(gif: &'a [u8], mut see: impl FnMut(Option<u8>, &'a [u8])) -> Op
     }
 }
 
-/// Chunks of a WebP that make the picture; EXIF, XMP, a colour profile and what is unknown are dropped.
+/// Chunks of a WebP that make up the picture; EXIF, XMP, a colour profile and unknown chunks are dropped.
 const WEBP_KEEP: &[&[u8; 4]] = &[b"VP8 ", b"VP8L", b"VP8X", b"ALPH", b"ANIM", b"ANMF"];
 
 fn webp(bytes: &[u8]) -> Option<Vec<u8>> {
@@ -359,7 +359,7 @@ fn webp(bytes: &[u8]) -> Option<Vec<u8>> {
         if WEBP_KEEP.iter().any(|keep| chunk.starts_with(*keep)) {
             out.extend_from_slice(chunk);
             if chunk.starts_with(b"VP8X") && length >= 10 {
-                // Which chunks there are: no profile, EXIF and XMP any more.
+                // The flags of the remaining chunks: no profile, EXIF and XMP any more.
                 let flags = out.len() - total + 8;
                 out[flags] &= !0b0010_1100;
             }
@@ -371,14 +371,14 @@ fn webp(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Where a RIFF file ends by its own account.
+/// The end of a RIFF file according to its header.
 fn riff_end(bytes: &[u8]) -> Option<usize> {
     let length: [u8; 4] = bytes.get(4..8)?.try_into().ok()?;
     let end = 8usize.checked_add(u32::from_le_bytes(length) as usize)?;
     (end >= 12 && end <= bytes.len()).then_some(end)
 }
 
-/// What a JPEG says beside its picture; all of one that is broken.
+/// The text of a JPEG beside its picture; all of one that is broken.
 fn text_segments(jpeg: &[u8]) -> Vec<&[u8]> {
     let mut segments = Vec::new();
     let end = parts(jpeg, |marker, part| {
@@ -393,8 +393,8 @@ fn text_segments(jpeg: &[u8]) -> Vec<&[u8]> {
     segments
 }
 
-/// A PDF in which nothing is found: neither in its plain bytes nor in its streams (ISO 32000-1, 7.3.8) once inflated, as
-/// its strings and names read. Text that it draws letter by letter or by a font's own numbers is not seen.
+/// A PDF without findings: neither in its plain bytes nor in its inflated streams (ISO 32000-1, 7.3.8), with
+/// its strings and names decoded. Text that it draws letter by letter or by a font's own numbers is not seen.
 fn pdf<'a>(inspector: &mut Inspector<'_>, bytes: &'a [u8]) -> Option<&'a [u8]> {
     memmem::find(&bytes[..bytes.len().min(1024)], PDF)?;
     let mut reader = Reader::new(inspector.guard);
@@ -409,7 +409,7 @@ fn pdf<'a>(inspector: &mut Inspector<'_>, bytes: &'a [u8]) -> Option<&'a [u8]> {
 /// Reads a PDF as text, piece by piece.
 struct Reader {
     checker: Checker,
-    /// Whether what was found first decides.
+    /// Whether the first finding decides.
     any: bool,
     text: String,
 }
@@ -420,7 +420,7 @@ impl Reader {
         Self { checker: Checker::new(guard), any, text: String::new() }
     }
 
-    /// Looks at a document; `None`: something is found, or it cannot be looked into.
+    /// Scans a document; `None`: something is found, or it cannot be inspected.
     fn document(&mut self, bytes: &[u8], left: &mut u64) -> Option<()> {
         let (mut at, mut end) = (0, 0);
         while let Some(word) = memmem::find(&bytes[at..], b"stream") {
@@ -441,7 +441,7 @@ impl Reader {
             } else if dictionary.attached() && std::str::from_utf8(body).is_err() {
                 return None;
             } else {
-                // It is looked at as it is. The word may have stood in a comment and the stream begin only behind it.
+                // It is scanned as it is. The word may have been in a comment, with the stream beginning after it.
                 at = start;
             }
             self.push(b"\n")?;
@@ -450,7 +450,7 @@ impl Reader {
         self.flush()
     }
 
-    /// What stands outside of streams. `None`: something is found, or it says that all is encrypted.
+    /// The text outside streams. `None`: something is found, or the document is encrypted.
     fn plain(&mut self, bytes: &[u8]) -> Option<()> {
         let names = named(bytes);
         let ends = |at: usize| !names.get(at + 8).is_some_and(u8::is_ascii_alphanumeric);
@@ -461,7 +461,7 @@ impl Reader {
         self.push(b"\n")
     }
 
-    /// Looks at what a stream holds; `Some(false)`: it is nothing that has to be decoded.
+    /// Scans the content of a stream; `Some(false)`: it needs no decoding.
     fn read(&mut self, body: &[u8], dictionary: &Dictionary<'_>, left: &mut u64) -> Option<bool> {
         if body.starts_with(b"\xff\xd8\xff") {
             for text in text_segments(body) {
@@ -484,7 +484,7 @@ impl Reader {
         Some(false)
     }
 
-    /// Takes bytes as text, with a `?` for each that is none.
+    /// Takes bytes as text, with a `?` for each that is not.
     fn push(&mut self, bytes: &[u8]) -> Option<()> {
         for piece in bytes.utf8_chunks() {
             let mut valid = piece.valid();
@@ -512,13 +512,13 @@ impl Reader {
         (!found).then_some(())
     }
 
-    /// Takes what a deflated stream holds; whether it is one. What is `attached` must be text.
+    /// Takes the content of a deflated stream; whether it is one. `attached` content must be text.
     fn inflated(&mut self, body: &[u8], attached: bool, left: &mut u64) -> Option<bool> {
         let mut stream = flate2::bufread::ZlibDecoder::new(body);
         let mut piece = vec![0; PIECE];
         let (mut kept, mut any) = (0, false);
         loop {
-            // A broken end is a reader's to mend: what came before it counts.
+            // Readers repair a broken end: the bytes before it count.
             let read = stream.read(&mut piece[kept..]).unwrap_or(0);
             spend(left, read)?;
             let have = kept + read;
@@ -538,14 +538,14 @@ impl Reader {
     }
 }
 
-/// Takes from what may be decoded; `None`: there is not so much left.
+/// Spends part of the inflation budget; `None`: it is exhausted.
 fn spend(left: &mut u64, bytes: usize) -> Option<()> {
     let rest = left.checked_sub(bytes as u64);
     *left = rest.unwrap_or(0);
     rest.map(|_| ())
 }
 
-/// What stands before a stream and says how to read it (ISO 32000-1, 7.3.8).
+/// The dictionary before a stream, which says how to read it (ISO 32000-1, 7.3.8).
 struct Dictionary<'a>(Cow<'a, [u8]>);
 
 impl<'a> Dictionary<'a> {
@@ -558,7 +558,7 @@ impl<'a> Dictionary<'a> {
         Self(named(&near[memmem::rfind(near, b"obj").unwrap_or(0)..]))
     }
 
-    /// Its names, each with what stands before the next.
+    /// Its names, each with what comes before the next.
     fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let ends = |byte: &u8| byte.is_ascii_whitespace() || b"\0()<>[]{}%".contains(byte);
         self.0.split(|byte| *byte == b'/').skip(1).map(move |entry| {
@@ -576,7 +576,7 @@ impl<'a> Dictionary<'a> {
         self.names(b"EmbeddedFile")
     }
 
-    /// How it is encoded, a letter for each filter: `a` for ASCII85, `f` for deflate, `?` for what is not read here.
+    /// Its encodings, a letter for each filter: `a` for ASCII85, `f` for deflate, `?` for one that is not supported.
     fn ways(&self) -> String {
         let way = |(name, _): (&[u8], &[u8])| match name {
             b"ASCII85Decode" | b"A85" => Some('a'),
@@ -589,12 +589,12 @@ impl<'a> Dictionary<'a> {
         self.entries().filter_map(way).collect()
     }
 
-    /// Whether it is written in a way that is not read here, and is no picture.
+    /// Whether its encoding is not supported, and it is not a picture.
     fn hides(&self) -> bool {
         let first = |value: &[u8]| value.iter().find(|byte| **byte != b'[' && **byte != b' ').copied();
         let elsewhere = |(name, value): (&[u8], &[u8])| match name {
             b"Filter" | b"DecodeParms" => first(value).is_some_and(|byte| byte.is_ascii_digit()),
-            // The numbers of a table of objects are no text; 1 is none.
+            // The numbers of an object table are not text; 1 is none.
             b"Predictor" => {
                 !self.names(b"XRef") && value.split(|byte| !byte.is_ascii_digit()).next() != Some(b"1")
             }
@@ -605,7 +605,7 @@ impl<'a> Dictionary<'a> {
     }
 }
 
-/// Bytes with their names (ISO 32000-1, 7.3.5) as they read: `/Encr#79pt`.
+/// Bytes with their names (ISO 32000-1, 7.3.5) decoded: `/Encr#79pt`.
 fn named(bytes: &[u8]) -> Cow<'_, [u8]> {
     decoding(bytes, b'#', |rest| {
         let digit = |at: usize| char::from(*rest.get(at)?).to_digit(16);
@@ -613,7 +613,7 @@ fn named(bytes: &[u8]) -> Cow<'_, [u8]> {
     })
 }
 
-/// Bytes with their strings (ISO 32000-1, 7.3.4.2) as they read: `\100`, `\(`, a line that goes on.
+/// Bytes with their strings (ISO 32000-1, 7.3.4.2) decoded: `\100`, `\(`, a continued line.
 fn unescaped(bytes: &[u8]) -> Cow<'_, [u8]> {
     decoding(bytes, b'\\', |rest| {
         let octal = rest.iter().take(3).take_while(|byte| matches!(byte, b'0'..=b'7'));
@@ -629,7 +629,7 @@ fn unescaped(bytes: &[u8]) -> Cow<'_, [u8]> {
     })
 }
 
-/// Bytes with each escape that begins with `sign` as what it stands for: how many bytes of it follow the sign, and what they are.
+/// Bytes with each escape that begins with `sign` decoded: `code` gives the length after the sign, and the decoded bytes.
 fn decoding(bytes: &[u8], sign: u8, code: impl Fn(&[u8]) -> Option<(usize, Option<u8>)>) -> Cow<'_, [u8]> {
     let (mut out, mut done) = (Vec::new(), 0);
     for at in memchr::memchr_iter(sign, bytes) {
@@ -645,20 +645,20 @@ fn decoding(bytes: &[u8], sign: u8, code: impl Fn(&[u8]) -> Option<(usize, Optio
     Cow::Owned(out)
 }
 
-/// How many bytes at the end begin a character or an escape that goes on behind it.
+/// How many bytes at the end begin an unfinished character or escape.
 fn begun(bytes: &[u8]) -> usize {
     let last = bytes.iter().rev().zip(1..=3);
     let begins = |byte: u8, back: u32| byte == b'\\' || byte.leading_ones() > back;
     last.filter(|(byte, back)| begins(**byte, *back)).map(|(_, back)| back as usize).last().unwrap_or(0)
 }
 
-/// Whether bytes begin as zlib's do (RFC 1950, section 2.2).
+/// Whether bytes begin like a zlib stream (RFC 1950, section 2.2).
 fn zlib(bytes: &[u8]) -> bool {
     matches!(bytes, [method, flags, ..] if method & 15 == 8 && (u16::from(*method) << 8 | u16::from(*flags)) % 31 == 0)
 }
 
-/// ASCII85 as PDF writes it (ISO 32000-1, 7.4.3); `Some(None)` when it is something else, `None` when it becomes more than
-/// may be decoded.
+/// ASCII85 as in PDF (ISO 32000-1, 7.4.3); `Some(None)` when it is something else, `None` when it decodes to more than
+/// the budget allows.
 fn ascii85(text: &[u8], left: &mut u64) -> Option<Option<Vec<u8>>> {
     let mut out = Vec::new();
     let mut group = Vec::with_capacity(5);
@@ -696,7 +696,7 @@ pub(super) mod tests {
     use super::*;
     use crate::guard::{Kind, Numbering, OutcomeGuard, OutputLimits, Policy};
 
-    /// With a guard, a budget and a report of their own.
+    /// With its own guard, budget and report.
     fn with<T>(see: impl FnOnce(&mut Inspector<'_>) -> T) -> (T, Report) {
         let guard = Guard::default();
         let mut report = guard.report();
@@ -801,7 +801,7 @@ pub(super) mod tests {
             ("/Type /EmbeddedFile /Filter /FlateDecode", deflated("<invoice/>"), true),
             ("/Type /EmbeddedFile", b"<invoice/>".to_vec(), true),
             ("/Type /EmbeddedFile", b"PK\x03\x04\xff\xfe".to_vec(), false),
-            // A stream that begins behind a word that begins none.
+            // A stream that begins after a word that begins none.
             (">> % stream", hidden, false),
         ] {
             assert_eq!(passes(&with_stream(dictionary, &body)), expected, "{dictionary} {body:?}");
@@ -881,7 +881,7 @@ pub(super) mod tests {
         let hexadecimal =
             "%PDF-1.4\n%âãÏÓ\n1 0 obj\n<< /Filter /ASCIIHexDecode >>\nstream\n61736b>\nendstream";
         assert_eq!(file(hexadecimal.as_bytes()), None);
-        // What speaks of PDFs is no document.
+        // What speaks of PDFs is not a document.
         for text in ["%PDF-1.7\nbob@example.com\n", "a line like %PDF-1.7 and 1 0 obj\nbob@example.com\n"] {
             assert_eq!(file(text.as_bytes()), Some(text.replace("bob@example.com", "[EMAIL_1]")));
         }

@@ -1,6 +1,6 @@
 //! Policies as data: what is done with each kind of finding, for whom, and who may loosen it.
 //!
-//! Four levels speak in turn: base, tenant, conversation, call. Each may tighten what stands above it. Loosening (a
+//! Four levels speak in turn: base, tenant, conversation, call. Each may tighten what is above it. Loosening (a
 //! weaker mode, a weaker action, a longer allow-list) is ignored, and noted, unless the level directly above says
 //! `allow_off = true`. So a tool call that a model wrote can never switch the guard off.
 
@@ -18,9 +18,9 @@ use crate::domain::hex;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Nothing is looked at; the report says so.
+    /// Nothing is scanned; the report says so.
     Off,
-    /// Everything is looked at and counted, nothing is changed.
+    /// Everything is scanned and counted, nothing is changed.
     ReportOnly,
     /// Findings are replaced.
     #[default]
@@ -28,7 +28,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The name as it stands in policies and reports.
+    /// The name as it appears in policies and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -38,7 +38,7 @@ impl Mode {
     }
 }
 
-/// What is done with a finding. The order is from loosest to tightest.
+/// The action for a finding. The order is from loosest to tightest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -56,25 +56,25 @@ pub enum Action {
     Block,
 }
 
-/// What a placeholder in the code of a later call is.
+/// What happens to a placeholder in the code of a later call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placeholders {
-    /// Text.
+    /// It stays text.
     #[default]
     Text,
-    /// In the sandbox, the value that it replaced in this context.
+    /// In the sandbox it becomes the value that it replaced in this context.
     Resolve,
 }
 
 /// Which placeholders become their values again in the code of a later call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Resolving {
-    /// Whether any.
+    /// Whether any do.
     pub placeholders: Placeholders,
-    /// Those of these kinds.
+    /// Placeholders of these kinds.
     pub kinds: BTreeSet<Kind>,
-    /// Whether also in a sandbox that reaches a network.
+    /// Whether also in a sandbox with network access.
     pub open_network: bool,
 }
 
@@ -89,7 +89,7 @@ fn may_resolve(kind: Kind) -> bool {
     !matches!(kind, Kind::KnownSecret | Kind::PrivateKey | Kind::Secret)
 }
 
-/// The kinds whose values say something of a person and open nothing.
+/// The kinds whose values describe a person and open nothing.
 fn personal() -> BTreeSet<Kind> {
     use Kind::{
         Address, BirthDate, CreditCard, Email, EuVat, Iban, Ip, Mac, NationalId, Passport, Person, Phone,
@@ -101,7 +101,7 @@ fn personal() -> BTreeSet<Kind> {
     ])
 }
 
-/// The kinds of a file's `placeholders_kinds`. One that never becomes its value again is an error at its place.
+/// The kinds of a file's `placeholders_kinds`. A kind that may never be resolved is an error at its place.
 fn resolvable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BTreeSet<Kind>>, D::Error> {
     let kinds = BTreeSet::<Kind>::deserialize(deserializer)?;
     match kinds.iter().find(|kind| !may_resolve(**kind)) {
@@ -127,35 +127,35 @@ pub enum Scope {
     Call,
 }
 
-/// What is let through though a rule finds it.
+/// Values that are let through although a rule finds them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AllowList {
-    /// Whole values, compared as they stand and without regard to ASCII case.
+    /// Whole values, compared literally, ignoring ASCII case.
     pub exact: Vec<String>,
     /// Regular expressions that must match the whole value.
     #[serde(deserialize_with = "entries::<_, allow::Pattern>")]
     pub patterns: Vec<String>,
-    /// Domains (and what is below them) of e-mail addresses and URLs.
+    /// Domains (and their subdomains) of e-mail addresses and URLs.
     pub domains: Vec<String>,
     /// IP networks as `10.0.0.0/8`, `fd00::/8` or a single address.
     #[serde(deserialize_with = "entries::<_, allow::Network>")]
     pub networks: Vec<String>,
 }
 
-/// Entries of an allow-list, each tried when it is read, so that an error has its place in the file.
+/// Entries of an allow-list, each checked when it is read, so that an error has its place in the file.
 fn entries<'de, D: Deserializer<'de>, E: Deserialize<'de> + Into<String>>(
     deserializer: D,
 ) -> Result<Vec<String>, D::Error> {
     Ok(Vec::<E>::deserialize(deserializer)?.into_iter().map(Into::into).collect())
 }
 
-/// Whether a policy may say this at all: nothing of a known secret is shown, not even sealed.
+/// Whether a policy may set this at all: nothing of a known secret is shown, not even sealed.
 fn may_be(kind: Kind, action: Action) -> bool {
     kind != Kind::KnownSecret || matches!(action, Action::Hash | Action::Redact | Action::Block)
 }
 
-/// The actions of a file's base level. What none may say is an error at its place: whoever writes it wants to know.
+/// The actions of a file's base level. An action that is not allowed is an error at its place, so that its author sees it.
 fn kinds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Kind, Action>, D::Error> {
     struct Kinds;
     struct For(Kind);
@@ -186,7 +186,7 @@ fn kinds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Kind, Ac
     deserializer.deserialize_map(Kinds)
 }
 
-/// Ids of excuses, each of which there is, so that an error has its place in the file.
+/// Ids of excuses, each of which must exist, so that an error has its place in the file.
 fn excuse_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let ids = Vec::<String>::deserialize(deserializer)?;
     match ids.iter().find(|id| excuses().iter().all(|excuse| excuse.id != **id)) {
@@ -198,7 +198,7 @@ fn excuse_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>,
 }
 
 impl AllowList {
-    /// A list that was asked for and could not be read: it lets nothing through, for no value is empty.
+    /// A requested list that could not be read: it lets nothing through, because no value is empty.
     pub fn unread() -> Self {
         Self { exact: vec![String::new()], ..Self::default() }
     }
@@ -208,33 +208,33 @@ impl AllowList {
     }
 }
 
-/// What one level says. Everything that it does not say stays as it is.
+/// The settings of one level. Everything that it does not set is inherited.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Overlay {
-    /// The wished mode.
+    /// The requested mode.
     pub mode: Option<Mode>,
     /// Whether the level below may loosen.
     pub allow_off: bool,
-    /// Wished actions.
+    /// Requested actions.
     pub kinds: BTreeMap<Kind, Action>,
-    /// More that is let through.
+    /// Additional entries of the allow-list.
     pub allow: AllowList,
-    /// What a placeholder in the code of a later call is.
+    /// What happens to a placeholder in the code of a later call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placeholders: Option<Placeholders>,
-    /// The kinds that `placeholders` is about.
+    /// The kinds that `placeholders` applies to.
     #[serde(deserialize_with = "resolvable", skip_serializing_if = "Option::is_none")]
     pub placeholders_kinds: Option<BTreeSet<Kind>>,
-    /// Whether they become their values also in a sandbox that reaches a network.
+    /// Whether they become their values also in a sandbox with network access.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placeholders_open_network: Option<bool>,
-    /// More rules; a call brings none.
+    /// Additional rules; a call may not add any.
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<OwnRule>,
 }
 
-/// Values that must never leave, by name: a policy does not hold them.
+/// Values that must never leave, by name: a policy does not contain them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct KnownNames {
@@ -246,23 +246,15 @@ pub struct KnownNames {
 ///
 /// ```
 /// let file: pathbox::guard::PolicyFile = toml::from_str(r#"
-///     version = "2026-11"
-///     [kinds]
-///     PERSON = "redact"
-///     PRIVATE_KEY = "block"
-///     [allow]
-///     domains = ["example.com"]
-///     [tenants.acme]
-///     mode = "report_only"      # ignored: the base does not say allow_off
-/// "#).unwrap();
-/// let policy = file.resolve(Some("acme"), None, None);
-/// assert_eq!(policy.mode, pathbox::guard::Mode::Enforce);
+/// version = "2026-11" [kinds] PERSON = "redact" PRIVATE_KEY = "block" [allow] domains = ["example.com"] [tenants.acme]
+/// mode = "report_only" # ignored: the base does not say allow_off "#).unwrap(); let policy =
+/// file.resolve(Some("acme"), None, None); assert_eq!(policy.mode, pathbox::guard::Mode::Enforce);
 /// assert_eq!(policy.requested, pathbox::guard::Mode::ReportOnly);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyFile {
-    /// The version that reports carry, at most 64 characters; `unnamed-` and 12 hex digits of its hash where a file gives none.
+    /// The version that reports carry, at most 64 characters; `unnamed-` and 12 hex digits of its hash if a file gives none.
     #[serde(default = "unnamed")]
     pub version: String,
     /// The mode of the deployment.
@@ -274,7 +266,7 @@ pub struct PolicyFile {
     pub kinds: BTreeMap<Kind, Action>,
     /// What is let through everywhere.
     pub allow: AllowList,
-    /// What is secret whatever it looks like.
+    /// Values that are secret whatever they look like.
     pub known: KnownNames,
     /// Rules besides the built-in ones.
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
@@ -283,21 +275,22 @@ pub struct PolicyFile {
     pub mask_keep: u8,
     /// Whether placeholders carry numbers: `[EMAIL_1]` or `[EMAIL]`.
     pub numbered: bool,
-    /// Whether addresses of a special purpose count: loopback, private, documentation, masks.
+    /// Whether special-purpose addresses are found: loopback, private, documentation, masks.
     pub every_address: bool,
-    /// How much evidence is asked for, and which excuses count.
+    /// How much evidence is required, and which excuses apply.
     pub profile: Profile,
-    /// Excuses that do not count, by their ids.
+    /// Excuses that do not apply, by their ids.
     #[serde(deserialize_with = "excuse_ids")]
     pub excuses_off: Vec<String>,
-    /// What becomes of files that the guard cannot look into.
+    /// What happens to files that the guard cannot inspect.
     pub opaque_files: OpaqueFiles,
-    /// What a placeholder in the code of a later call is: `text`, or with `resolve` the value that it replaced in this context.
+    /// What happens to a placeholder in the code of a later call: `text`, or with `resolve` it becomes the value that it
+    /// replaced.
     pub placeholders: Placeholders,
-    /// The kinds that `placeholders` is about; personal ones unless a file says others.
+    /// The kinds that `placeholders` applies to; personal ones by default.
     #[serde(deserialize_with = "resolvable", skip_serializing_if = "Option::is_none")]
     pub placeholders_kinds: Option<BTreeSet<Kind>>,
-    /// Whether they become their values also in a sandbox that reaches a network.
+    /// Whether they become their values also in a sandbox with network access.
     pub placeholders_open_network: bool,
     /// Overlays by tenant.
     pub tenants: BTreeMap<String, Overlay>,
@@ -305,7 +298,7 @@ pub struct PolicyFile {
     pub conversations: BTreeMap<String, Overlay>,
 }
 
-/// What becomes of files that the guard cannot look into.
+/// What happens to files that the guard cannot inspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OpaqueFiles {
@@ -351,14 +344,14 @@ impl Default for PolicyFile {
     }
 }
 
-/// A policy after all levels have spoken: what a [`Guard`](super::Guard) works by.
+/// The policy after all levels are applied: the one that a [`Guard`](super::Guard) follows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Policy {
     /// The file's version.
     pub version: String,
-    /// What counts.
+    /// The effective mode.
     pub mode: Mode,
-    /// What the last level that named a mode had wished.
+    /// The mode requested by the last level that set one.
     pub requested: Mode,
     /// The level that `mode` comes from.
     pub decided_by: Scope,
@@ -370,16 +363,16 @@ pub struct Policy {
     pub mask_keep: u8,
     /// Whether placeholders carry numbers.
     pub numbered: bool,
-    /// Whether addresses of a special purpose count.
+    /// Whether special-purpose addresses are found.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub every_address: bool,
-    /// How much evidence is asked for, and which excuses count.
+    /// How much evidence is required, and which excuses apply.
     #[serde(skip_serializing_if = "Profile::is_default")]
     pub profile: Profile,
-    /// Excuses that do not count, by their ids.
+    /// Excuses that do not apply, by their ids.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub excuses_off: Vec<String>,
-    /// What becomes of files that the guard cannot look into.
+    /// What happens to files that the guard cannot inspect.
     #[serde(skip_serializing_if = "OpaqueFiles::is_default")]
     pub opaque_files: OpaqueFiles,
     /// Which placeholders become their values again.
@@ -388,7 +381,7 @@ pub struct Policy {
     /// Rules besides the built-in ones.
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<OwnRule>,
-    /// Wishes that were refused because the level above does not allow loosening: level and what.
+    /// Requests that were refused because the level above does not allow loosening: the level and the setting.
     pub refused: Vec<(Scope, String)>,
 }
 
@@ -399,12 +392,12 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// What is done with a kind.
+    /// The action for a kind.
     pub fn action(&self, kind: Kind) -> Action {
         self.actions.get(&kind).copied().unwrap_or_else(|| kind.default_action())
     }
 
-    /// Twelve hex digits that change whenever anything in the policy does but `[known]`: known values never show in it.
+    /// Twelve hex digits that change with anything in the policy except `[known]`: known values never show in it.
     pub fn fingerprint(&self) -> String {
         let bytes = serde_json::to_vec(self).unwrap_or_default();
         hex(&Sha256::digest(&bytes)[..6])
@@ -415,13 +408,13 @@ impl Policy {
         self.actions.iter().filter(|(_, action)| **action == Action::Tokenize).map(|(kind, _)| *kind)
     }
 
-    /// Which placeholders become their values again, where any do: only where placeholders are written, and have numbers.
+    /// Which placeholders become their values again, if any: only where placeholders are written and have numbers.
     pub fn resolves(&self) -> Option<&Resolving> {
         let writes = self.mode == Mode::Enforce && self.numbered;
         (writes && !self.resolving.is_off()).then_some(&self.resolving)
     }
 
-    /// What a level says of placeholders. A call only switches them off.
+    /// Applies a level's settings for placeholders. A call can only switch them off.
     fn apply_resolving(&mut self, scope: Scope, overlay: &Overlay, may_loosen: bool) {
         let may = may_loosen && scope != Scope::Call;
         let now = &mut self.resolving;
@@ -486,10 +479,11 @@ impl Policy {
 }
 
 impl PolicyFile {
-    /// Reads a policy file (TOML). One without a version gets its hash as one, so that two files do not look alike in reports.
+    /// Reads a policy file (TOML). A file without a version gets its hash as one, so that two files do not look alike in
+    /// reports.
     ///
     /// # Errors
-    /// Where in the file something is wrong, and what.
+    /// The place and kind of the error in the file.
     pub fn read(text: &str) -> Result<Self, toml::de::Error> {
         let mut file: Self = toml::from_str(text)?;
         if file.version == unnamed() {
@@ -498,7 +492,7 @@ impl PolicyFile {
         Ok(file)
     }
 
-    /// The policy for a call: base, then tenant, conversation and call, each as far as it may.
+    /// The policy for a call: base, then tenant, conversation and call, each within its permission.
     pub fn resolve(
         &self,
         tenant: Option<&str>,
@@ -537,7 +531,7 @@ impl PolicyFile {
         };
         let tenant = tenant.and_then(|name| self.tenants.get(name));
         let levels = [(Scope::Tenant, tenant), (Scope::Conversation, conversation), (Scope::Call, call)];
-        // A level that says nothing hands nothing on: permission goes from one level to the next only.
+        // A level that grants nothing passes nothing on: permission goes from one level to the next only.
         let mut may_loosen = self.allow_off;
         for (scope, overlay) in levels {
             match overlay {
@@ -585,7 +579,7 @@ mod tests {
         let policy = file.resolve(Some("t"), Some(&overlay(Mode::Off, false)), None);
         assert_eq!((policy.mode, policy.decided_by), (Mode::Off, Scope::Conversation));
 
-        // The base allows tenants, but this tenant says nothing: the call has no permission from it.
+        // The base allows tenants, but this tenant grants nothing: the call has no permission from it.
         let policy = PolicyFile { allow_off: true, ..PolicyFile::default() };
         assert_eq!(policy.resolve(None, None, Some(&overlay(Mode::Off, false))).mode, Mode::Enforce);
     }

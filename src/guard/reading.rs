@@ -1,16 +1,16 @@
-//! A line as tables see it: with what is hidden in it replaced, and then as people read it.
+//! A line as the table reader sees it: with its findings replaced, and then decoded.
 //!
-//! Here it is decided what ends a line of a table: whatever a program or a person may end one with. A line of the stream ends
-//! with a line feed alone, so a table's line never goes over the end of one of those.
+//! This module decides what ends a line of a table: anything that a program or a person may end one with. A line of the stream
+//! ends with a line feed alone, so a table's line never continues past the end of one of those.
 
 use super::redact::{Quotes, push_quote, whole};
 use super::scan::Finding;
 use super::view;
 
-/// What ends a line of a table, besides a carriage return that no line feed follows.
+/// Characters that end a line of a table, besides a carriage return without a line feed after it.
 const ENDS: [char; 6] = ['\n', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
 
-/// Where the line of a table ends that begins at `from`, in a line that ends at `end`; what ends it included.
+/// The end of the table line that begins at `from`, within a line that ends at `end`; its terminator included.
 pub(super) fn line_end(text: &str, from: usize, end: usize) -> usize {
     let bytes = text.as_bytes();
     let mut at = from;
@@ -34,22 +34,22 @@ pub(super) fn line_end(text: &str, from: usize, end: usize) -> usize {
     end
 }
 
-/// A line of a table without what ends it.
+/// A line of a table without its terminator.
 pub(super) fn without_end(line: &str) -> &str {
     match line.as_bytes() {
-        // As nearly all end.
+        // The usual case.
         [.., b' '..=b'~', b'\n'] => &line[..line.len() - 1],
         _ => line.trim_end_matches(ENDS),
     }
 }
 
-/// A line in another reading, with the way back. Filled anew for each line, so that its memory is used again.
+/// A rewritten line, with the way back. Refilled for each line, so that its memory is reused.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) text: String,
     /// The parts that it is made of, in order; one more for the end.
     parts: Vec<Part>,
-    /// For each byte of a `text` that is decoded, where it was before; one more for the end.
+    /// For each byte of a decoded `text` its place before; one more for the end.
     shown: Vec<u32>,
     pub(super) decoded: bool,
 }
@@ -60,12 +60,12 @@ struct Part {
     at: usize,
     /// Where its source begins.
     from: usize,
-    /// Whether it reads as that, byte by byte.
+    /// Whether it is copied, byte by byte.
     same: bool,
 }
 
 impl Reading {
-    /// Becomes a line of a text with findings in it replaced, which are in order and apart, by places in the line.
+    /// Becomes a line of a text with its findings replaced; they are in order and apart, by places in the line.
     pub(super) fn fill(&mut self, text: &str, (start, end): (usize, usize), hidden: &[Finding]) {
         self.clear();
         let (line, mut done, mut quotes) = (&text[start..end], 0, Quotes::from(start));
@@ -95,7 +95,7 @@ impl Reading {
         self.decoded = false;
     }
 
-    /// Becomes the same as people read it, without what is invisible.
+    /// Becomes the decoded line, without invisible characters.
     pub(super) fn show(&mut self) {
         if !view::reads_as_it_is(self.text.as_bytes()) {
             let view = view::shown(self.text.as_bytes());
@@ -105,7 +105,7 @@ impl Reading {
         }
     }
 
-    /// Becomes the strings of a line, each on lines of its own, with `\n` in them as the end of one.
+    /// Becomes the strings of a line, each on lines of its own, with `\n` in them as a line end.
     pub(super) fn fill_strings(&mut self, line: &str) {
         self.clear();
         self.decoded = true;
@@ -135,7 +135,7 @@ impl Reading {
         self.ends(line.len());
     }
 
-    /// Appends what stands at `from` in the line, as it is there or in its place.
+    /// Appends the text for `from` in the line: copied, or its replacement.
     fn push(&mut self, text: &str, from: usize, same: bool) {
         if !text.is_empty() {
             self.parts.push(Part { at: self.text.len(), from, same });
@@ -147,14 +147,14 @@ impl Reading {
         self.parts.push(Part { at: self.text.len(), from: len, same: false });
     }
 
-    /// Where in the line a place is.
+    /// The place in the original line.
     pub(super) fn place(&self, at: usize) -> usize {
         let at = self.shown.get(at).map_or(at, |at| *at as usize);
         let part = self.parts[self.parts.partition_point(|part| part.at <= at) - 1];
         part.from + if part.same { at - part.at } else { 0 }
     }
 
-    /// Moves a finding to where it is in the line.
+    /// Moves a finding to its place in the original line.
     pub(super) fn back(&self, finding: &mut Finding) {
         (finding.start, finding.end) = (self.place(finding.start), self.place(finding.end));
         finding.decoded |= self.decoded;
@@ -170,7 +170,7 @@ pub(super) fn next_quote(bytes: &[u8], at: usize) -> (usize, usize, Option<bool>
     let slashes = bytes[next..].iter().take_while(|byte| **byte == b'\\').count();
     let letter = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_alphanumeric);
     match (slashes, bytes.get(next + slashes)) {
-        // An apostrophe is in a word.
+        // An apostrophe in a word.
         (0, Some(b'\'')) if letter(next.wrapping_sub(1)) && letter(next + 1) => (next, 1, Some(false)),
         // A quote in a field of CSV is doubled.
         (0, _) if bytes[next..].starts_with(b"\"\"") => (next, 2, Some(false)),

@@ -39,23 +39,23 @@ pub(super) fn whole(text: &str, finding: &mut Finding) {
     finding.end = text.ceil_char_boundary(finding.end);
 }
 
-/// What replacing needs.
+/// The inputs of a replacement.
 pub(super) struct Tools<'a> {
     pub(super) guard: &'a Guard,
     /// Whether placeholders carry numbers.
     pub(super) numbered: bool,
     pub(super) numbering: &'a mut Numbering,
     pub(super) report: &'a mut Report,
-    /// Where what was replaced stood, for whoever wants to know.
+    /// The original places of the replaced findings, if requested.
     pub(super) places: Option<&'a mut Vec<Finding>>,
-    /// Whether no placeholder stands in the text.
+    /// Whether no placeholder is in the text.
     pub(super) plain: bool,
-    /// What strings the text begins in.
+    /// The strings in which the text begins.
     pub(super) strings: Strings,
 }
 
-/// Appends text that nothing was found in. A placeholder in it that was never handed out is a forgery (or will be
-/// taken for a real one later): it gets an invisible character inside, so that it is none.
+/// Appends text without findings. A placeholder in it that was never issued is a forgery (or would be taken for a real
+/// one later): it gets an invisible character inside, so that it is not a placeholder any more.
 fn push_clean(text: &str, plain: bool, numbering: &Numbering, report: &mut Report, out: &mut String) {
     let mut done = 0;
     if report.mode == Mode::Enforce && !plain {
@@ -64,7 +64,7 @@ fn push_clean(text: &str, plain: bool, numbering: &Numbering, report: &mut Repor
             let close = len - 2;
             let inner = &text[open + 1..open + 1 + close];
             let forged = match (inner.split_once('~'), inner.rsplit_once('_')) {
-                // One that was made invalid stays so.
+                // One that was made invalid before stays invalid.
                 _ if inner.ends_with('\u{200b}') => false,
                 (Some(_), _) => !numbering.sealed(inner),
                 (None, Some((kind, number))) => {
@@ -84,8 +84,8 @@ fn push_clean(text: &str, plain: bool, numbering: &Numbering, report: &mut Repor
     out.push_str(&text[done..]);
 }
 
-/// Appends `text[from..to]` to `out` with its findings replaced. They must be settled and lie inside. Gives back where
-/// the last ends that was replaced (or would be).
+/// Appends `text[from..to]` to `out` with its findings replaced. They must be settled and lie inside. Returns the end of
+/// the last one that was replaced (or would be).
 pub(super) fn redact(
     tools: Tools<'_>,
     text: &str,
@@ -142,7 +142,7 @@ pub(super) fn redact(
     last
 }
 
-/// Appends what stands in place of a value.
+/// Appends the replacement of a value.
 fn push_label(
     guard: &Guard,
     finding: &Finding,
@@ -184,8 +184,8 @@ fn push_label(
     out.push(']');
 }
 
-/// Every letter and digit but the last `keep` becomes `*`; at most half of them are kept. Of a secret everything does.
-/// An escape is one sign.
+/// Every letter and digit except the last `keep` becomes `*`; at most half of them are kept. A secret is masked whole.
+/// An escape counts as one character.
 fn mask(kind: Kind, value: &str, keep: usize) -> String {
     let shown = |c: char| c.is_alphanumeric() && !is_secret(kind);
     let total = signs(value).filter(|sign| sign.is_some_and(shown)).count();
@@ -202,7 +202,7 @@ fn mask(kind: Kind, value: &str, keep: usize) -> String {
     hidden.collect()
 }
 
-/// The characters of a value; none for an escape, of which no part may be left alone.
+/// The characters of a value; `None` for an escape, which must not be split.
 fn signs(value: &str) -> impl Iterator<Item = Option<char>> {
     let mut rest = value;
     std::iter::from_fn(move || {
@@ -223,7 +223,7 @@ fn hex_digits(text: &str, most: usize) -> usize {
     text.bytes().take(most).take_while(u8::is_ascii_hexdigit).count()
 }
 
-/// Whether nothing of a value of this kind may be shown.
+/// Whether no part of a value of this kind may be shown.
 fn is_secret(kind: Kind) -> bool {
     use Kind::{ApiKey, AwsSecret, BasicAuth, Bearer, DatabaseUrl, Jwt, Password, Secret, UrlCredentials};
     matches!(
@@ -232,7 +232,7 @@ fn is_secret(kind: Kind) -> bool {
     )
 }
 
-/// Appends a quote with so many backslashes before it, if any is needed.
+/// Appends a quote with this many backslashes before it, if one is needed.
 pub(super) fn push_quote(slashes: Option<usize>, out: &mut String) {
     if let Some(slashes) = slashes {
         out.extend(std::iter::repeat_n('\\', slashes));
@@ -240,20 +240,20 @@ pub(super) fn push_quote(slashes: Option<usize>, out: &mut String) {
     }
 }
 
-/// The quotes that numbers of JSON need once they are replaced.
+/// The quotes that JSON numbers need once they are replaced.
 pub(super) struct Quotes {
     strings: Strings,
     passed: usize,
 }
 
 impl Quotes {
-    /// Of a line that begins at a place.
+    /// For a line that begins at a place.
     pub(super) fn from(start: usize) -> Self {
         Self { strings: Strings::default(), passed: start }
     }
 
-    /// With how many backslashes the quotes around a finding are written, where it needs any: then it is widened to the whole
-    /// number. Nothing is known of the text from `end` on.
+    /// The number of backslashes before the quotes around a finding, if it needs quotes: then it is widened to the whole
+    /// number. The text from `end` on is unknown.
     pub(super) fn around(&mut self, text: &[u8], finding: &mut Finding, end: usize) -> Option<usize> {
         if !json_number(text, finding) {
             return None;
@@ -264,7 +264,7 @@ impl Quotes {
     }
 }
 
-/// Whether a finding is a number of JSON where one may stand, so that what replaces it must be quoted to stay JSON. If so
+/// Whether a finding is a JSON number in a place where one is valid, so that its replacement must be quoted. If so
 /// the finding is widened to the whole number.
 fn json_number(text: &[u8], finding: &mut Finding) -> bool {
     let numeric = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E');
@@ -288,8 +288,8 @@ fn json_number(text: &[u8], finding: &mut Finding) -> bool {
     true
 }
 
-/// The strings that a place in a line stands in, if the line is JSON: one within the other, where JSON stands in a string
-/// of JSON. No string goes over the end of a line.
+/// The strings that a place in a line is in, if the line is JSON: nested, where a JSON string holds JSON. No string
+/// continues past the end of a line.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Strings {
     /// How many are open.
@@ -299,7 +299,7 @@ pub(super) struct Strings {
 }
 
 impl Strings {
-    /// The deepest that quotes are put in.
+    /// The deepest level in which quotes are added.
     const MAX_DEPTH: usize = 5;
 
     /// Whether one is open.
@@ -307,7 +307,7 @@ impl Strings {
         self.depth > 0
     }
 
-    /// Goes on over `text[from..to]`; nothing is known of the text from `end` on.
+    /// Advances over `text[from..to]`; the text from `end` on is unknown.
     pub(super) fn pass(&mut self, text: &[u8], (from, to): (usize, usize), end: usize) {
         for at in memchr::memchr2_iter(b'"', b'\n', &text[from..to]) {
             let at = from + at;
@@ -315,8 +315,8 @@ impl Strings {
                 *self = Self::default();
                 continue;
             }
-            // The quotes of a string within a string have one backslash, within that three, then seven; those before
-            // them that are the string's own come in pairs, fours, eights.
+            // The quotes of a string within a string have one backslash, within that three, then seven; the string's own
+            // backslashes before them come in pairs, fours, eights.
             let slashes = text[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
             let level = slashes.trailing_ones() as usize;
             if level == self.depth {
@@ -329,7 +329,7 @@ impl Strings {
         }
     }
 
-    /// With how many backslashes a string begins here; none where no string can.
+    /// The number of backslashes before a string that begins here; `None` where no string can.
     fn slashes(self) -> Option<usize> {
         let json = self.depth == 0 || self.json >> self.depth & 1 == 1;
         (json && self.depth <= Self::MAX_DEPTH).then(|| (1 << self.depth) - 1)
@@ -340,7 +340,7 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
-/// What stands before the blanks at the end, `\n` of a string within a string among them.
+/// The text before the spaces at the end, including `\n` of a string within a string.
 fn before_blanks(text: &[u8]) -> &[u8] {
     let mut text = text;
     loop {
@@ -355,7 +355,7 @@ fn before_blanks(text: &[u8]) -> &[u8] {
     }
 }
 
-/// The first byte behind the blanks at the start, as far as the line goes.
+/// The first byte after the spaces at the start, within the line.
 fn behind_blanks(text: &[u8]) -> Option<u8> {
     let mut text = text;
     loop {

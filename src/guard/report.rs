@@ -11,16 +11,16 @@ use super::rule::RuleId;
 use super::scan::Finding;
 use super::{Action, Guard, Kind};
 
-/// How often a kind was found and how long the values were in all.
+/// How often a kind was found, and the total length of its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// Findings.
     pub count: u64,
-    /// Bytes of the replaced values, in all.
+    /// Bytes of the replaced values in total.
     pub bytes: u64,
 }
 
-/// Findings of one rule that met with one action.
+/// Findings of one rule with the same action.
 pub(super) struct Found {
     rule: RuleId,
     kind: Kind,
@@ -30,13 +30,13 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// One finding, so many bytes long.
+    /// One finding of this many bytes.
     pub(super) fn one(finding: &Finding, action: Action, bytes: usize) -> Self {
         let tally = Tally { count: 1, bytes: bytes as u64 };
         Self { rule: finding.rule, kind: finding.kind, action, tally, decoded: finding.decoded.into() }
     }
 
-    /// Takes in what `other` counts, if it is of the same rule and action.
+    /// Adds what `other` counts, if it has the same rule and action.
     pub(super) fn take(&mut self, other: &Self) -> bool {
         let same = (self.rule, self.action) == (other.rule, other.action);
         if same {
@@ -55,17 +55,17 @@ pub struct Report {
     pub policy: String,
     /// Fingerprint of the policy.
     pub policy_fingerprint: String,
-    /// The mode that counted.
+    /// The effective mode.
     pub mode: Mode,
-    /// The mode that was wished for.
+    /// The requested mode.
     pub requested: Mode,
-    /// The level that decided about the mode.
+    /// The level that decided the mode.
     pub decided_by: Scope,
     /// What was replaced, by kind.
     pub findings: BTreeMap<Kind, Tally>,
     /// What would have been replaced in `report_only`.
     pub would_redact: BTreeMap<Kind, Tally>,
-    /// What allow-lists let through.
+    /// What was let through by allow-lists.
     pub allowed: BTreeMap<Kind, u64>,
     /// How often each rule fired.
     pub rules: BTreeMap<String, u64>,
@@ -77,16 +77,16 @@ pub struct Report {
     pub forged: u64,
     /// JSON numbers that became text.
     pub type_changed: u64,
-    /// Parts that were dropped because they could not be looked at: deep nesting, unknown binary.
+    /// Parts that were dropped because they could not be inspected: deep nesting, unknown binary.
     pub withheld: u64,
-    /// Faults of the guard itself; the segment was withheld.
+    /// Failures of the guard itself; the segment was withheld.
     pub errors: u64,
     /// Whether a finding's action withholds the whole result.
     pub blocked: bool,
-    /// What a level of the policy asked for and did not get, for the level above does not allow it.
+    /// Settings that a level of the policy requested and that were refused, because the level above does not allow them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
-    /// Bytes looked at.
+    /// Bytes scanned.
     pub bytes_in: u64,
     /// Bytes let out.
     pub bytes_out: u64,
@@ -98,7 +98,7 @@ impl Kept for Report {
 }
 
 impl Report {
-    /// An empty report under a policy.
+    /// An empty report for a policy.
     pub(super) fn new(policy: &Policy, fingerprint: &str) -> Self {
         Self {
             policy: policy.version.clone(),
@@ -160,8 +160,8 @@ impl Report {
         self.bytes_out += other.bytes_out;
     }
 
-    /// The report of an output that was guarded before, as `before` says, and now again under another policy: what was
-    /// replaced then cannot be found any more.
+    /// The report of an output that was guarded before, as reported in `before`, and now again under another policy: values
+    /// replaced then cannot be found again.
     pub(super) fn after(mut self, before: &Self) -> Self {
         if self.policy_fingerprint == before.policy_fingerprint {
             return Self { blocked: self.blocked || before.blocked, ..before.clone() };
@@ -186,7 +186,7 @@ impl Report {
     }
 }
 
-/// Counts without making a new key each time.
+/// Counts without allocating a new key each time.
 fn add(counts: &mut BTreeMap<String, u64>, name: &str, more: u64) {
     match counts.get_mut(name) {
         Some(count) => *count += more,

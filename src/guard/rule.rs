@@ -1,6 +1,6 @@
-//! The rules, as data. Each has examples that it must find and counter-examples that it must not; tests read them.
+//! The rules, as data. Each has examples that it must match and counter-examples that it must not; tests run them.
 //!
-//! Two sorts share one form. A *token rule* has patterns and needs no code: most providers' keys are such. A
+//! Two sorts share one form. A *token rule* has patterns and needs no code: most providers' keys are of this sort. A
 //! *detector* is code in [`super::scan`] that a rule describes: its kind, context words and examples.
 
 use std::collections::{BTreeSet, HashMap};
@@ -19,7 +19,7 @@ const FILES: &[&str] = &[
     include_str!("rules/providers.toml"),
 ];
 
-/// A rule as it stands in its file.
+/// A rule as it appears in its file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -27,7 +27,7 @@ pub struct Rule {
     pub id: String,
     /// What it finds.
     pub kind: Kind,
-    /// One line for people: what it is and how it is made sure.
+    /// One line for people: what it is and how it is verified.
     pub what: String,
     /// Token patterns (a small part of regular expressions, see `Pattern`); empty for a detector.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -35,19 +35,19 @@ pub struct Rule {
     /// A further condition on a token.
     #[serde(default)]
     pub check: Check,
-    /// Forms of its tokens that need no mark at the beginning: any of these.
+    /// Forms of its tokens that need no fixed prefix: any of these.
     #[serde(default, skip_serializing)]
     pub form: Vec<TokenForm>,
-    /// What its identifiers are: any of these.
+    /// The forms of its identifiers: any of these.
     #[serde(default, skip_serializing)]
     pub number: Vec<Number>,
-    /// What speaks for all that it proposes; a detector may add to it.
+    /// The evidence for every candidate of the rule; a detector may add to it.
     #[serde(default = "form_and_word")]
     pub evidence: Vec<Evidence>,
-    /// Words that must or may stand before the value; the detector says which.
+    /// Words that must or may come before the value; the detector decides which.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub context: Vec<String>,
-    /// Texts in which it must find something. A `·` is taken out first: it keeps other scanners quiet about this
+    /// Texts in which it must find something. A `·` is removed first: it keeps other scanners quiet about this
     /// repository.
     pub examples: Vec<String>,
     /// Texts in which it must find nothing.
@@ -62,30 +62,30 @@ pub enum Check {
     /// None: the prefix is evidence enough.
     #[default]
     None,
-    /// A letter and a digit, and not a word with dashes: the prefix is short.
+    /// At least a letter and a digit, and not a word with dashes: the prefix is short.
     Random,
-    /// Its part behind the last dash changes between capitals, small letters and digits as only random text does.
+    /// The part after its last dash switches between uppercase letters, lowercase letters and digits as only random text does.
     Shuffled,
-    /// One of the rule's context words stands within the 64 characters before.
+    /// One of the rule's context words is within the 64 characters before it.
     Context,
 }
 
-/// A token that is recognised by its middle, its end or what a sign joins to it.
+/// A token that is recognised by its middle, its end or what is joined to it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenForm {
     /// Where it begins.
     #[serde(default)]
     pub(super) place: Place,
-    /// How long its word (or its run of base64) is at least and at most.
+    /// The minimum and maximum length of its word (or its run of base64).
     len: [usize; 2],
-    /// A text that stands at a place of it: what is looked at first.
+    /// A fixed text at an offset in it, which is checked first.
     #[serde(default)]
     mark: Option<(usize, String)>,
-    /// The sign right before it, and a regular expression of the text before that; what its group takes is a part of the token.
+    /// The character right before it, and a regular expression of the text before that; its group is part of the token.
     #[serde(default)]
     behind: Option<(char, LazyRegex)>,
-    /// A regular expression of all of it.
+    /// A regular expression for the whole.
     form: LazyRegex,
     /// A further condition on the word.
     #[serde(default)]
@@ -108,10 +108,10 @@ pub(super) enum Place {
 impl TokenForm {
     /// How far before a word its other part may begin.
     const BEFORE: usize = 64;
-    /// How much of a text from its beginning on is looked at.
+    /// How many bytes are searched from the beginning of a text.
     const LONGEST: usize = 512;
 
-    /// Where the token begins and ends whose word is at `at..end` in a run that begins at `start`.
+    /// The start and end of the token whose word is at `at..end` in a run that begins at `start`.
     pub(super) fn find(
         &self,
         text: &[u8],
@@ -137,7 +137,7 @@ impl TokenForm {
     }
 }
 
-/// A regular expression over bytes that is built when it is first asked: most programs ask few of them.
+/// A regular expression over bytes that is built on first use: most programs use few of them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "String")]
 pub(super) struct LazyRegex {
@@ -177,7 +177,7 @@ struct RuleFile {
 /// Number of a rule in [`Rules::list`].
 pub(super) type RuleId = u16;
 
-/// The rule of values that are known: no pattern and no example, for its values come from the server and the policy.
+/// The rule of known values: no pattern and no example, because its values come from the server and the policy.
 pub(super) const KNOWN: RuleId = RuleId::MAX;
 
 static KNOWN_RULE: LazyLock<Rule> = LazyLock::new(|| Rule {
@@ -194,7 +194,7 @@ static KNOWN_RULE: LazyLock<Rule> = LazyLock::new(|| Rule {
     counter_examples: Vec::new(),
 });
 
-/// The rule of values that a run's code was given for placeholders.
+/// The rule of values that a run's code received for placeholders.
 pub(super) const RESOLVED: RuleId = KNOWN - 1;
 
 static RESOLVED_RULE: LazyLock<Rule> = LazyLock::new(|| Rule {
@@ -239,7 +239,7 @@ detectors! {
     uk_driving_licence uk_nino url_credentials us_mbi wallet wallet_key wallet_labelled web_hook
 }
 
-/// All rules, ready to use.
+/// All rules, compiled.
 pub(super) struct Rules {
     pub(super) list: Vec<Rule>,
     pub(super) detectors: Detectors,
@@ -250,15 +250,15 @@ pub(super) struct Rules {
     words: Vec<Words>,
     /// The context words of all identifiers.
     of_identifiers: Words,
-    /// By the length of a word, as far as they differ, the forms of tokens that it may have.
+    /// By the length of a word, up to [`LONGEST_FORM`], the forms of tokens that it may have.
     forms: Vec<Vec<(RuleId, TokenForm)>>,
     /// By rule, its identifiers.
     identifiers: Vec<Vec<Identifier>>,
-    /// By length, those that are looked for among digits: of which rule, and which of its.
+    /// By length, the identifiers that are looked for among digits: the rule, and the index in it.
     by_len: Vec<Vec<(RuleId, usize)>>,
 }
 
-/// The length of words from which on the same forms of tokens are tried.
+/// Words of at least this length all have the same forms of tokens.
 const LONGEST_FORM: usize = 96;
 /// The longest identifier that is looked for among digits.
 pub(super) const LONGEST_NUMBER: usize = 18;
@@ -326,12 +326,12 @@ impl Rules {
         self.has_check(rule) && self.identifiers[usize::from(rule)].iter().all(Identifier::has_check_digit)
     }
 
-    /// Whether letters stand in the form of a rule where other numbers have digits.
+    /// Whether letters are in the form of a rule where other numbers have digits.
     pub(super) fn has_letters(&self, rule: RuleId) -> bool {
         self.has_check(rule) && self.identifiers[usize::from(rule)].iter().all(Identifier::has_letters)
     }
 
-    /// The rules by which digits, and perhaps a letter behind them, are an identifier.
+    /// The rules that accept these digits, perhaps with a letter after them, as an identifier.
     pub(super) fn numbers<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = RuleId> + 'a {
         let known = self.by_len[text.len()].iter();
         known
@@ -354,17 +354,17 @@ impl Rules {
         &self.tokens[usize::from(from)..usize::from(to)]
     }
 
-    /// Whether a context word of `rule` stands in `before`, not glued to a longer word on its left.
+    /// Whether a context word of `rule` is in `before`, not as the tail of a longer word.
     pub(super) fn has_context(&self, rule: RuleId, before: &[u8]) -> bool {
         self.words[usize::from(rule)].stands_in(before)
     }
 
-    /// Whether a context word of any identifier stands in `before`.
+    /// Whether a context word of any identifier is in `before`.
     pub(super) fn may_name_identifier(&self, before: &[u8]) -> bool {
         self.of_identifiers.stands_in(before)
     }
 
-    /// Whether one stands there that is not the head of a longer word: `googletest` is no `google`.
+    /// The same, but not as the head of a longer word either: `googletest` is not `google`.
     pub(super) fn has_whole_context(&self, rule: RuleId, before: &[u8]) -> bool {
         let mut found = false;
         self.words[usize::from(rule)].ends_in(before, |end| {
@@ -374,7 +374,7 @@ impl Rules {
         found
     }
 
-    /// What stands behind the last context word of `rule` in `before`.
+    /// The text after the last context word of `rule` in `before`.
     pub(super) fn behind_context<'a>(&self, rule: RuleId, before: &'a [u8]) -> Option<&'a [u8]> {
         let mut last = None;
         self.words[usize::from(rule)].ends_in(before, |end| {
@@ -387,13 +387,13 @@ impl Rules {
 
 /// Context words.
 struct Words {
-    /// In the order of how they begin, a word that is shorter than [`BEGIN`] once for each byte that may follow.
+    /// Sorted by their first bytes; a word that is shorter than [`BEGIN`] once for each byte that may follow.
     list: Vec<(usize, String)>,
-    /// A bit for each two of the first bytes of a word: the first and second, the second and third, the third and first.
+    /// A bit for each pair of a word's first three bytes: the first and second, the second and third, the third and first.
     pairs: [[u32; 32]; 3],
 }
 
-/// How many bytes say how a word begins.
+/// How many bytes are compared first.
 const BEGIN: usize = 3;
 
 impl Words {
@@ -422,7 +422,7 @@ impl Words {
         [(a, b), (b, c), (c, a)]
     }
 
-    /// Whether any stands in a text.
+    /// Whether any is in a text.
     #[inline]
     fn stands_in(&self, text: &[u8]) -> bool {
         let mut found = false;
@@ -433,7 +433,7 @@ impl Words {
         found
     }
 
-    /// Where those that stand in a text end, but for tails of longer words; `each` says whether to go on.
+    /// The ends of those that are in a text, except for tails of longer words; `each` says whether to go on.
     #[inline]
     fn ends_in(&self, text: &[u8], mut each: impl FnMut(usize) -> bool) {
         let mut begin = 0;
@@ -458,17 +458,17 @@ impl Words {
     }
 }
 
-/// Whether the word that begins here is the tail of a longer one: `hotel` is no `tel`, `userTel` is.
+/// Whether the word that begins here is the tail of a longer one: `hotel` is not `tel`, `userTel` is.
 pub(super) fn is_glued(text: &[u8], start: usize) -> bool {
     let Some(left) = start.checked_sub(1).map(|at| text[at]) else { return false };
     left.is_ascii_alphabetic() && !(left.is_ascii_lowercase() && text[start].is_ascii_uppercase())
 }
 
-/// A token pattern: a small part of regular expressions that is matched in one pass without going back.
+/// A token pattern: a small part of regular expressions that is matched in one pass without backtracking.
 ///
-/// Literals, `\.` and the like, sets `[A-Za-z0-9_-]`, and `{n}`, `{n,m}`, `{n,}`, `?` behind either. A repeat takes
-/// as much as it can. It begins with two literal characters, at a place where a word begins, and must end where one
-/// ends.
+/// Literals, `\.` and the like, sets `[A-Za-z0-9_-]`, and `{n}`, `{n,m}`, `{n,}`, `?` after either. A repeat takes
+/// as much as it can. It begins with two literal characters, at the start of a word, and must end at the end of
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pattern {
     atoms: Vec<Atom>,
@@ -482,7 +482,7 @@ struct Atom {
     max: u16,
 }
 
-/// No token is longer: what is, is cut there and the rest is taken with it.
+/// The longest repeat: a longer token is cut there, and the rest is replaced with it.
 const MAX_REPEAT: u16 = 2048;
 
 impl Pattern {
@@ -547,11 +547,11 @@ impl Pattern {
         code(&self.atoms[0]) << 7 | code(&self.atoms[1])
     }
 
-    /// The end of the match that begins at `from`, where the first two characters are known to stand.
+    /// The end of the match that begins at `from`, whose first two characters have been checked.
     pub(super) fn find(&self, text: &[u8], from: usize) -> Option<usize> {
         let mut at = from + 2;
         for atom in &self.atoms[2..] {
-            // The last that has to be there is the likeliest to be missing.
+            // The last required character is the likeliest to be missing.
             if atom.min > 1 && !text.get(at + usize::from(atom.min) - 1).is_some_and(|byte| atom.takes(*byte))
             {
                 return None;
@@ -624,7 +624,7 @@ mod tests {
         }
     }
 
-    /// A text that the pattern was made for, the same each time; as long as it may be where `long`.
+    /// A text that matches the pattern, deterministic by seed; of maximum length if `long`.
     fn sample(pattern: &Pattern, seed: usize, long: bool) -> String {
         let mut at = seed;
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The type that says "the guard has seen this". Only this module's parent can make one, so output that was not
+//! The type that means "the guard has seen this". Only this module's parent can make one, so output that was not
 //! guarded cannot be turned into a result: it does not compile.
 
 use std::fmt;
@@ -21,17 +21,17 @@ use serde::{Serialize, Serializer};
 pub struct Sanitized<T>(T);
 
 impl<T> Sanitized<T> {
-    /// Says that `value` has been guarded. For the guard alone.
+    /// Marks `value` as guarded. For the guard alone.
     pub(super) fn vouch(value: T) -> Self {
         Self(value)
     }
 
-    /// The value, for whoever writes it out. What it is put into is no longer watched by the compiler.
+    /// The value, for writing it out. From here on the compiler no longer tracks it.
     pub fn into_inner(self) -> T {
         self.0
     }
 
-    /// What is made of the value and of nothing else: a function pointer holds nothing that the guard has not seen.
+    /// A value made from this one and nothing else: a function pointer captures nothing that the guard has not seen.
     ///
     /// ```compile_fail
     /// // A closure that brings something of its own along does not compile.

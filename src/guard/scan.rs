@@ -1,12 +1,12 @@
 //! One pass over a piece of text: bit masks, then candidates, then confirmation.
 //!
-//! [`classify`] says of each byte what it is. Bit arithmetic finds the places where something can begin: seven digits
-//! in a row, three groups of digits, sixteen word characters, an `@`, a `:`. Only those wake code that looks at
-//! bytes, and each such look is bounded by a constant or by how far it moves on. So time is linear in the text,
+//! [`classify`] gives each byte its classes. Bit arithmetic finds the places where something can begin: seven digits
+//! in a row, three groups of digits, sixteen word characters, an `@`, a `:`. Only those trigger code that looks at
+//! bytes, and each such step is bounded by a constant or by how far it advances. So time is linear in the text,
 //! whatever the text is.
 //!
-//! No look at a line hangs on what is behind its line feed, and none goes further than [`LEFT`] to the left. That is why
-//! text may be guarded line by line with the same result as all at once.
+//! No decision about a line depends on the text after its line feed, and none looks further than [`LEFT`] to the left. That is
+//! why text may be guarded line by line with the same result as all at once.
 
 mod address;
 mod context;
@@ -38,20 +38,20 @@ use super::view;
 use super::words::{ContextWord, Name, WORDS};
 use super::{Kind, Known};
 
-/// How many bytes to the left of a position may have a say about it.
+/// How many bytes to the left of a position may affect it.
 pub(super) const LEFT: usize = 160;
 
-/// Nothing shorter is ever found: `::1`.
+/// The shortest possible finding: `::1`.
 const SHORTEST: usize = 3;
 
-/// The only words that are looked for everywhere: what they name may follow in plain prose.
+/// The only words that are looked for everywhere: their values may follow in plain prose.
 static CONTEXT_WORDS: LazyLock<ContextWords> = LazyLock::new(|| ContextWords::new(true));
-/// Those that are not ASCII, for text that is not.
+/// The non-ASCII ones, for text that is not ASCII.
 static CONTEXT_WORDS_BEYOND_ASCII: LazyLock<ContextWords> = LazyLock::new(|| ContextWords::new(false));
 
 struct ContextWords {
     searcher: packed::Searcher,
-    /// By pattern, what follows it.
+    /// The words, by pattern.
     says: Vec<ContextWord>,
 }
 
@@ -65,46 +65,46 @@ impl ContextWords {
     }
 }
 
-/// A place in the text that should not be shown.
+/// A range of the text that must not be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) kind: Kind,
     pub(super) rule: RuleId,
-    /// Seen only after decoding.
+    /// Visible only after decoding.
     pub(super) decoded: bool,
 }
 
-/// What a policy has a look at texts with: the values that are known, and the excuses that count.
+/// The parts of a policy that a scan needs: the known values, and the excuses that apply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Watch<'a> {
     pub(super) known: &'a Known,
     pub(super) criteria: &'a Criteria,
 }
 
-/// Memory that is used again from piece to piece.
+/// Memory that is reused from piece to piece.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     /// The masks of the text between these places, where it has no placeholder in it.
     pub(super) blocks: Vec<Block>,
     pub(super) classified: (usize, usize),
     groups: Vec<number::Group>,
-    /// Whether the text begins behind a placeholder.
+    /// Whether the text begins after a placeholder.
     walled: bool,
-    /// Whether no placeholder stands in what was looked at last.
+    /// Whether there was no placeholder in the last text.
     pub(super) plain: bool,
     pub(super) findings: Vec<Finding>,
-    /// How each candidate was judged, where the caller asks.
+    /// How each candidate was judged, if requested.
     pub(super) judged: Option<Vec<Judged>>,
 }
 
-/// Looks at `text[from..to]` and leaves what it finds in `scratch.findings`, in no order and perhaps overlapping.
+/// Scans `text[from..to]` and leaves its findings in `scratch.findings`, in no order and perhaps overlapping.
 ///
-/// `text[..from]` is context that has been looked at before: nothing is found there. Where the piece `goes_on` with a line,
-/// the end of that context is looked at once more, for a label there may speak of a value here.
+/// `text[..from]` is context that has been scanned before: nothing is found there. Where the piece `goes_on` with a line,
+/// the end of that context is scanned once more, because a label there may belong to a value here.
 ///
-/// What is `known` is looked for only in what a line reads as once decoded: where it stands as itself, the caller finds it.
+/// `known` values are looked for only in the decoded form of a line; the caller finds their plain form.
 pub(super) fn scan(
     text: &[u8],
     from: usize,
@@ -145,10 +145,10 @@ pub(super) fn scan(
     }
 }
 
-/// Looks at `text[from..]`, which has no placeholder in it: what was replaced is a wall that no rule looks over, so
-/// that the rest reads the same however often it is guarded.
+/// Scans `text[from..]`, which contains no placeholder: no rule looks past a replaced value, so that the rest is
+/// scanned the same however often it is guarded.
 ///
-/// What hides something is looked at as it reads once decoded too, and that likewise, up to [`MAX_DEPTH`].
+/// Text that hides something is scanned in its decoded form too, recursively up to [`MAX_DEPTH`].
 fn scan_between(text: &[u8], from: usize, depth: u8, watch: Watch<'_>, scratch: &mut Scratch) {
     let to = text.len();
     scan_at(text, from, to, depth, watch, scratch);
@@ -183,12 +183,12 @@ fn scan_between(text: &[u8], from: usize, depth: u8, watch: Watch<'_>, scratch: 
     }
 }
 
-/// No longer line is looked at whole for what it hides.
+/// The longest line that is decoded whole.
 const LONG: usize = 2048;
-/// How far what is hidden has a say in a longer one: further than a rule looks, and than most values are long.
+/// How far hidden text affects a longer line: further than a rule looks, and longer than most values.
 const NEAR: usize = 512;
 
-/// What is looked at of a line for what it hides at a place: in a long one what is near, up to signs that stand in no value.
+/// The part of a line that is decoded for a place: in a long line the neighbourhood, up to characters that no value contains.
 fn near_hidden(text: &[u8], (floor, end): (usize, usize), place: usize) -> (usize, usize) {
     if end - floor <= LONG {
         return (floor, end);
@@ -200,13 +200,13 @@ fn near_hidden(text: &[u8], (floor, end): (usize, usize), place: usize) -> (usiz
     (start, text[to..end].iter().position(apart).map_or(end, |at| to + at + 1))
 }
 
-/// Looks at lines that hide something as they read once decoded. Only such lines, and no label from the line before:
-/// what is found in a line must not hang on what other lines have come with it.
+/// Scans lines that hide something in their decoded form. Only such lines, and no label from the line before:
+/// the findings in a line must not depend on which other lines came with it.
 fn scan_view(text: &[u8], (start, end): (usize, usize), depth: u8, watch: Watch<'_>, scratch: &mut Scratch) {
     if start == end {
         return;
     }
-    // A line that began before this piece has a say about the rest of it.
+    // A line that began before this piece affects the rest of it.
     let context = &text[start.saturating_sub(LEFT)..start];
     let context = match memchr::memrchr(b'\n', context) {
         Some(feed) => context.len() - feed - 1,
@@ -221,7 +221,7 @@ fn scan_view(text: &[u8], (start, end): (usize, usize), depth: u8, watch: Watch<
     let mut inner = Scratch { judged: scratch.judged.as_ref().map(|_| Vec::new()), ..Scratch::default() };
     let mut at = 0;
     while at < view.text.len() {
-        // Each line by itself, as it would be if it came alone.
+        // Each line by itself, as if it came alone.
         let from = at.max(begin);
         let end = memchr::memchr(b'\n', &view.text[from..]).map_or(view.text.len(), |feed| from + feed + 1);
         let (before, seen) = (inner.findings.len(), inner.judged.as_ref().map_or(0, Vec::len));
@@ -245,14 +245,14 @@ fn scan_view(text: &[u8], (start, end): (usize, usize), depth: u8, watch: Watch<
     }
 }
 
-/// Whether a name says something of its value.
+/// Whether a name gives its value a kind.
 pub(super) fn names_a_kind(name: &str) -> bool {
     use super::words::Name::{Named, Other, Worded};
     name.len() <= 64 && !matches!(name::NAMES.kind(plain_name(name).as_bytes()), Named | Other | Worded)
         || !heads::meaning(name).is_empty()
 }
 
-/// A name as it reads, without what stands around it: `user[password]`, `Password:`, with an invisible sign inside.
+/// A name without its surroundings: `user[password]`, `Password:`, with an invisible character inside.
 fn plain_name(name: &str) -> Cow<'_, str> {
     let plain = |byte: u8| is_word(byte) || matches!(byte, b'.' | b' ');
     if name.bytes().all(plain) && !name.ends_with(' ') {
@@ -264,7 +264,7 @@ fn plain_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(read.trim_end_matches(around).to_owned())
 }
 
-/// The findings that a value's name alone makes of it, in no order.
+/// The findings in a value that depend on its name alone, in no order.
 pub(super) fn named_value(name: &str, text: &str, from: usize, criteria: &Criteria) -> Vec<Finding> {
     use super::words::Name::{Address, Authorization, Cookie, Key, Password, Person, Pin, Secret};
     let name = plain_name(name);
@@ -290,7 +290,7 @@ pub(super) fn named_value(name: &str, text: &str, from: usize, criteria: &Criter
         }
         scratch.findings
     };
-    // A forged placeholder that was made invalid reads as before, or the second look would find what the first left.
+    // A forged placeholder that was made invalid is treated as a placeholder, or a second pass would find what the first left.
     const FORGED: &str = "\u{200b}]";
     let before = || format!("{}{}", &text[..from], text[from..].replace(FORGED, "]"));
     if text[from..].contains(FORGED) && judged(&before()).is_empty() {
@@ -308,7 +308,7 @@ fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, watch: Watch<'_>, scr
     let mut scanner = Scanner::new(text, from, to, depth, watch, scratch);
     scanner.done();
     scanner.listings();
-    // A word above may speak of what begins this piece.
+    // A word on the line above may label the beginning of this piece.
     let above = if depth == 0 { from.saturating_sub(context::ABOVE) } else { from };
     for words in [Some(&*CONTEXT_WORDS), abroad.then_some(&*CONTEXT_WORDS_BEYOND_ASCII)].into_iter().flatten()
     {
@@ -339,24 +339,24 @@ struct Scanner<'a> {
     out: &'a mut Vec<Finding>,
     /// How often this text has been decoded.
     depth: u8,
-    /// Numbers before this place have been looked at.
+    /// Numbers before this place have been examined.
     numbers_done: usize,
-    /// Where the last number ends that has been found.
+    /// The end of the last number that was found.
     number_found: usize,
-    /// Whether no letter stands near the numbers that are looked at, so that nothing can be their label.
+    /// Whether no letter is near the current numbers, so that nothing can be their label.
     unlabelled: bool,
-    /// Values before this place have been judged; how many names have been asked about a long rest of the last.
+    /// Values before this place have been judged; how many names were looked up for the long rest of the last one.
     judged: usize,
     nested: u8,
-    /// Cookies before this place have been looked at.
+    /// Cookies before this place have been examined.
     cookies_done: usize,
-    /// The last name, and what it says.
+    /// The last name, and its meaning.
     last_name: (usize, usize, Name),
-    /// The last value without quotes, as far as it has been walked.
+    /// The last value without quotes, as far as it has been read.
     bare: (usize, usize),
-    /// Colons before this place have been looked at.
+    /// Colons before this place have been examined.
     addresses_done: usize,
-    /// Long words before this place have been looked at.
+    /// Long words before this place have been examined.
     words_done: usize,
     /// Runs before this place have been decoded.
     encoded_done: usize,
@@ -419,7 +419,7 @@ impl<'a> Scanner<'a> {
 }
 
 impl Work for Scanner<'_> {
-    /// Looks at all that begins in the text, block by block.
+    /// Examines everything that begins in the text, block by block.
     #[inline(always)]
     fn work(&mut self) {
         let before = |mask: fn(u8) -> bool| self.from > 0 && mask(self.text[self.from - 1]);
@@ -428,7 +428,7 @@ impl Work for Scanner<'_> {
         let mut alnum_carry = u64::from(before(|b| b.is_ascii_alphanumeric()));
         let mut digit_carry = u64::from(before(|b| b.is_ascii_digit()));
         let mut mark_carry = u64::from(before(|b| matches!(b, b':' | b'=')));
-        // The last three, for a group of three digits that a block's border cuts off.
+        // The last three, for a group of three digits that crosses a block's border.
         let mut digit_tail = (1..=3)
             .filter(|back| self.from >= *back && self.text[self.from - back].is_ascii_digit())
             .fold(0u128, |tail, back| tail | 1 << (3 - back));
@@ -468,7 +468,7 @@ impl Work for Scanner<'_> {
             while let Some(bit) = next_bit(&mut flags) {
                 self.flag(base + bit);
             }
-            // Of `::`, `:=`, `==` the first speaks for all, but for `=::1` and for what a slash may make a URL of.
+            // In `::`, `:=`, `==` only the first counts, except for `=::1` and where a slash may make it a URL.
             let goes_on = (here.sep | here.mark) >> 1 | (next.sep | next.mark) << 63;
             let more = (here.mark << 1 | mark_carry) & !goes_on;
             let mut marks = here.mark & !more;
@@ -485,8 +485,8 @@ impl Work for Scanner<'_> {
 }
 
 impl Scanner<'_> {
-    /// Looks at the numbers that begin in a block, and at the pairs of letters before digits. Of digits there are those of the
-    /// block, the places behind one, and the last of the block before.
+    /// Examines the numbers that begin in a block, and the pairs of letters before digits. `digits` are given for the
+    /// block, for the places after a digit, and for the last of the block before.
     #[inline(always)]
     fn numbers_in(
         &mut self,
@@ -495,7 +495,7 @@ impl Scanner<'_> {
         (digits, before_digit, digit_tail): (u128, u128, u128),
         (plus, pairs): (u64, u64),
     ) {
-        // Seven digits in a row that are no decimal places.
+        // Seven digits in a row that are not decimal places.
         let places = wide(here.dot, next.dot) << 1 & before_digit << 1;
         let seven = runs(digits, 7) as u64 & !((before_digit | places) as u64);
         let joins = before_digit & (digits >> 1);
@@ -509,7 +509,7 @@ impl Scanner<'_> {
             numbers |= (chained(joined, digits) | joined & three & runs(digits, 4) >> 1) as u64;
         }
         numbers |= chained(joins & wide(here.dot, next.dot), digits) as u64;
-        // In the order of the text, for the digits of an IBAN are no number of their own.
+        // In the order of the text, because the digits of an IBAN are not a number of their own.
         let mut either = numbers | pairs;
         while let Some(bit) = next_bit(&mut either) {
             if pairs >> bit & 1 == 1 {
@@ -520,7 +520,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// A `:` or `=`: of a URL, of an address, or between a name and its value.
+    /// A `:` or `=`: in a URL, in an address, or between a name and its value.
     fn mark(&mut self, at: usize) {
         let (before, after) = (self.byte_before(at), self.byte(at + 1));
         if self.text[at] == b':' {
@@ -531,13 +531,13 @@ impl Scanner<'_> {
                 self.ipv6(at);
             }
         }
-        // Of `:=`, `==`, `::=` the first speaks for all.
+        // In `:=`, `==`, `::=` only the first counts.
         if !matches!(before, b':' | b'=') {
             self.pair(at);
         }
     }
 
-    /// Proposes what is judged by itself.
+    /// Proposes a candidate that is judged by itself.
     fn hit(&mut self, rule: RuleId, start: usize, end: usize) {
         self.propose(Candidate::new(rule, start, end));
     }
@@ -570,12 +570,12 @@ impl Scanner<'_> {
         (wide(mask(&self.blocks[index]), next) >> shift) as u64
     }
 
-    /// Whether any letter stands within `len` (at most 64) bytes before a place: what a label is made of.
+    /// Whether any letter is within `len` (at most 64) bytes before a place: what a label is made of.
     fn letters_before(&self, at: usize, len: usize) -> bool {
         at < self.from + len || self.letters_behind(at - len, len)
     }
 
-    /// Whether two letters stand beside each other within `len` (at most 64) bytes before a place: no label has fewer.
+    /// Whether two letters are next to each other within `len` (at most 64) bytes before a place: no label has fewer.
     fn word_before(&self, at: usize, len: usize) -> bool {
         if at < self.from + len {
             return true;
@@ -584,13 +584,13 @@ impl Scanner<'_> {
         letters & letters >> 1 != 0
     }
 
-    /// Whether no letter stands between two places, the first in `from..=to`.
+    /// Whether no letter is between two places, the first in `from..=to`.
     fn no_letters(&self, start: usize, end: usize) -> bool {
         let len = |at: usize| (end - at).min(64);
         (start..end).step_by(64).take_while(|at| *at < self.to).all(|at| !self.letters_behind(at, len(at)))
     }
 
-    /// Whether any letter stands within `len` (at most 64) bytes from a place on.
+    /// Whether any letter is within `len` (at most 64) bytes from a place on.
     fn letters_behind(&self, at: usize, len: usize) -> bool {
         // A label may be Greek or Japanese.
         self.bits(at, |block| block.alpha | block.odd) & (u64::MAX >> (64 - len)) != 0
@@ -599,7 +599,7 @@ impl Scanner<'_> {
     /// Up to `len` bytes before a place, as far as they can be its label.
     fn label(&self, at: usize, len: usize) -> &[u8] {
         let mut label = self.before(at, len);
-        // A label on the line before speaks for what begins this line: `Phone:` and below it the number.
+        // A label on the line before applies to the beginning of this line: `Phone:` and below it the number.
         if let Some(line) = memchr::memrchr(b'\n', label)
             && (self.depth > 0
                 || label[line + 1..].iter().any(|byte| !matches!(byte, b' ' | b'\t' | b'+' | b'(')))
@@ -633,7 +633,7 @@ fn wide(here: u64, next: u64) -> u128 {
     u128::from(here) | u128::from(next) << 64
 }
 
-/// Where two letters and two digits stand: at the start of a word an IBAN, a UK NINO.
+/// Two letters followed by two digits: at the start of a word an IBAN, a UK NINO.
 #[inline(always)]
 fn letter_pairs(here: &Block, next: &Block) -> u64 {
     let behind = |here: u64, next: u64, by: u32| here >> by | next << (64 - by);
@@ -643,8 +643,8 @@ fn letter_pairs(here: &Block, next: &Block) -> u64 {
         & behind(here.digit, next.digit, 3)
 }
 
-/// Signs that a telephone number can begin with, before a digit: all of them, or none where each has but one group of few
-/// digits beside it.
+/// Characters that a telephone number can begin with, before a digit: all of them, or none where each has only one short
+/// group of digits beside it.
 #[inline(always)]
 fn opening(here: &Block, next: &Block) -> u64 {
     let digit = here.digit;
@@ -652,15 +652,15 @@ fn opening(here: &Block, next: &Block) -> u64 {
     if opens == 0 {
         return 0;
     }
-    // Behind the digits, what joins them to others.
+    // After the digits, the separators that join them to others.
     let joints = (opens << 1).wrapping_add(digit) & !digit & (here.sep | here.dot);
     let others = joints << 1 | joints << 2 | joints << 3 | opens >> 1 | opens >> 2 | opens >> 3;
     let edge = digit >> 63 | opens >> 63 | joints >> 61 | opens & 7;
     if others & digit | edge != 0 { opens } else { 0 }
 }
 
-/// Whether a number may begin in a block that no sign and no letters announce: four digits in a row, a separator between two
-/// of them, or two points. `before` has the places behind a digit.
+/// Whether a number may begin in a block without a leading character or letters: four digits in a row, a separator between two
+/// of them, or two dots. `before` has the places after a digit.
 #[inline(always)]
 fn may_hold_number(here: &Block, next: &Block, before: u64) -> bool {
     let digit = here.digit;
@@ -681,14 +681,14 @@ fn runs(mask: u128, len: u32) -> u128 {
     mask
 }
 
-/// The joins (one separator between two digits) after which the next join comes with only digits between: three
+/// The joins (one separator between two digits) that are followed by the next join with only digits between: three
 /// groups of digits, the middle one of one to six.
 fn chained(joins: u128, digits: u128) -> u128 {
-    // It takes two.
+    // A chain needs two joins.
     if joins & joins.wrapping_sub(1) == 0 {
         return 0;
     }
-    // `between` grows with the gap: digits at all places but the two that the joins themselves vouch for.
+    // `between` grows with the gap: digits at all places except the two next to the joins themselves.
     let (mut found, mut between) = (joins >> 2 | joins >> 3, !0);
     for gap in 4..=7 {
         between &= digits >> (gap - 2);
@@ -702,11 +702,11 @@ const NAMED: usize = 48;
 /// The longest placeholder, with room to spare: a sealed token.
 const PLACEHOLDER: usize = NAMED + *super::seal::LETTERS.end();
 
-/// What stands for whole pieces that are not shown.
+/// The replacements of whole pieces that are not shown.
 const WITHHELD: [&str; 3] = [super::stream::WITHHELD, super::stream::FAULT, super::walk::TOO_DEEP];
 
-/// The length of the placeholder of ours that begins at a `[`: `[EMAIL_1]`, `[EMAIL]`, `[EMAIL:bfcadpomeghi]`, or a
-/// sealed token `[EMAIL~...]`. A forged one that was made invalid counts too: it is none of anybody's either.
+/// The length of our own placeholder that begins at a `[`: `[EMAIL_1]`, `[EMAIL]`, `[EMAIL:bfcadpomeghi]`, or a
+/// sealed token `[EMAIL~...]`. A forged one that was made invalid counts too: it does not contain anything to find.
 pub(super) fn placeholder_len(text: &[u8]) -> Option<usize> {
     if !text.get(1)?.is_ascii_uppercase() {
         return None;
@@ -720,7 +720,7 @@ pub(super) fn placeholder_len(text: &[u8]) -> Option<usize> {
     let well_formed = match rest {
         [b'~', letters @ ..] => super::seal::is_text(letters),
         [b':', hash @ ..] => hash.len() == 12 && hash.iter().all(|byte| matches!(byte, b'a'..=b'p')),
-        // As far as any context counts. With more digits a telephone number could pass for one.
+        // The most digits that a context needs. With more digits a telephone number could pass for one.
         number => number.len() <= 6 && number.iter().all(u8::is_ascii_digit),
     };
     let name = name.strip_suffix(b"_").unwrap_or(name);
@@ -734,7 +734,7 @@ fn is_placeholder(text: &[u8]) -> bool {
     text.first() == Some(&b'[') && placeholder_len(text) == Some(text.len())
 }
 
-/// Whether a placeholder stands in a text.
+/// Whether a placeholder is in a text.
 pub(super) fn holds_placeholder(text: &str) -> bool {
     next_placeholder(text.as_bytes(), 0).is_some()
 }
@@ -745,32 +745,32 @@ pub(super) fn next_placeholder(text: &[u8], from: usize) -> Option<(usize, usize
         .find_map(|at| placeholder_len(&text[from + at..]).map(|len| (from + at, from + at + len)))
 }
 
-/// The placeholder that a place stands in, if it stands in one.
+/// The placeholder that a place is in, if it is in one.
 pub(super) fn placeholder_around(text: &[u8], at: usize) -> Option<(usize, usize)> {
     let floor = at.saturating_sub(PLACEHOLDER);
     let open = floor + memchr::memrchr(b'[', &text[floor..at])?;
     placeholder_len(&text[open..]).map(|len| (open, open + len)).filter(|(_, end)| *end > at)
 }
 
-/// Where the last [`LEFT`] bytes of a text begin, a placeholder that goes over that place included and left out.
+/// Where the last [`LEFT`] bytes of a text begin; a placeholder that crosses that place is left out.
 pub(super) fn near(text: &[u8]) -> (usize, usize) {
     let at = text.len().saturating_sub(LEFT);
     placeholder_around(text, at).unwrap_or((at, at))
 }
 
-/// What stands behind the last placeholder.
+/// The text after the last placeholder.
 pub(super) fn behind_placeholder(text: &[u8]) -> &[u8] {
     memchr::memrchr_iter(b'[', text)
         .find_map(|open| placeholder_len(&text[open..]).map(|len| &text[open + len..]))
         .unwrap_or(text)
 }
 
-/// What stands behind the last line feed.
+/// The text after the last line feed.
 fn last_line(text: &[u8]) -> &[u8] {
     memchr::memrchr(b'\n', text).map_or(text, |feed| &text[feed + 1..])
 }
 
-/// What stands before the first line feed.
+/// The text before the first line feed.
 fn first_line(text: &[u8]) -> &[u8] {
     memchr::memchr(b'\n', text).map_or(text, |feed| &text[..feed])
 }

@@ -1,8 +1,8 @@
 //! Reversible tokens: a value sealed under its tenant's key, opened only for a caller with the right.
 //!
-//! Pure: the key is an argument. Who may open, and the audit line for each opening, are the caller's to hold. The
-//! surprise: the nonce is no random number but a keyed hash of the value, so that one value is one token within a context.
-//! That two tokens stand for one value is all that they give away, and it is what they are for.
+//! Pure: the key is an argument. Who may open tokens, and the audit entry for each opening, is up to the caller. The
+//! surprise: the nonce is not a random number but a keyed hash of the value, so that a value has one token within a context.
+//! The only thing that tokens reveal is that two of them are the same value, which is their purpose.
 
 use std::fmt;
 
@@ -15,13 +15,13 @@ use zeroize::Zeroizing;
 use super::Kind;
 use crate::domain::derive_key;
 
-/// A token did not open.
+/// A token could not be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// It is no token.
+    /// It is not a token.
     #[error("not a sealed token")]
     Malformed,
-    /// It was made under another key, for another scope or kind, or was changed.
+    /// It was made under another key, for another scope or kind, or it was changed.
     #[error("sealed under another key or scope, or altered")]
     Refused,
 }
@@ -30,7 +30,7 @@ pub enum SealError {
 pub(super) const MAX_VALUE: usize = 256;
 const NONCE: usize = 24;
 const TAG: usize = 16;
-/// The letters of the shortest and of the longest token: two a byte.
+/// The number of letters in the shortest and in the longest token: two a byte.
 pub(super) const LETTERS: std::ops::RangeInclusive<usize> =
     2 * (NONCE + TAG + 1)..=2 * (NONCE + TAG + MAX_VALUE);
 
@@ -43,15 +43,15 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// Works under a tenant's key; `scope` names the tenant and the context, and is bound to each token: in another scope
-    /// it does not open.
+    /// Works under a tenant's key; `scope` names the tenant and the context, and is bound to each token: a token
+    /// cannot be opened in another scope.
     pub fn new(key: &[u8; 32], scope: impl Into<String>) -> Self {
         let derive = |purpose: &[u8]| derive_key(key, Some(b"pathbox token v1"), purpose);
         Self { seal: derive(b"seal"), nonce: derive(b"nonce"), scope: scope.into() }
     }
 
-    /// Seals a value as `[KIND~...]` with XChaCha20-Poly1305: the same value gives the same token. `None`: it is longer
-    /// than a token may stand for.
+    /// Seals a value as `[KIND~...]` with XChaCha20-Poly1305: the same value gives the same token. `None`: it is too long
+    /// for a token.
     ///
     /// The token is written in the letters a to p, so that no rule finds anything in it.
     pub fn seal(&self, kind: Kind, value: &str) -> Option<String> {
@@ -75,7 +75,7 @@ impl Sealer {
     /// Opens what [`Self::seal`] made in this scope. The brackets may be missing.
     ///
     /// # Errors
-    /// [`SealError`]; tell the caller no more than that.
+    /// [`SealError`]; give the caller no further details.
     pub fn open(&self, token: &str) -> Result<(Kind, Zeroizing<String>), SealError> {
         let inner = token.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(token);
         let (kind, letters) = inner.split_once('~').ok_or(SealError::Malformed)?;

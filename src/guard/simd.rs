@@ -1,7 +1,7 @@
 //! The masks of [`super::classes`] with AVX2, where the machine has it.
 //!
 //! The second of two files that may hold `unsafe` code (the other is `host/jail/sys.rs`): a call of a function that
-//! needs AVX2, behind the check that AVX2 is there, and the loads. `docs/adr/0003-guard-simd.md` has the figures.
+//! needs AVX2, after the check that AVX2 is there, and the loads. `docs/adr/0003-guard-simd.md` has the figures.
 #![cfg(target_arch = "x86_64")]
 #![expect(unsafe_code, reason = "vector loads and the call behind feature detection have no safe form yet")]
 
@@ -12,17 +12,17 @@ use std::arch::x86_64::{
 
 use super::classes::{Block, Work};
 
-/// Appends the masks of `whole`; `false`, and nothing done, on a machine without AVX2.
+/// Appends the masks of `whole`; `false`, with nothing done, on a machine without AVX2.
 pub(super) fn classify(whole: &[[u8; 64]], blocks: &mut Vec<Block>) -> bool {
     if !std::arch::is_x86_feature_detected!("avx2") {
         return false;
     }
-    // SAFETY: the line above makes sure that this machine has AVX2, which is all that the function asks for.
+    // SAFETY: the line above checks that this machine has AVX2, the function's only requirement.
     unsafe { classify_avx2(whole, blocks) };
     true
 }
 
-/// Does `work` with the instructions for bits that a machine with AVX2 has; `false`, and nothing done, on another.
+/// Does `work` with the bit instructions of a machine with AVX2; `false`, with nothing done, on another.
 #[inline]
 pub(super) fn work(work: &mut impl Work) -> bool {
     let known = std::arch::is_x86_feature_detected!("bmi1")
@@ -30,7 +30,7 @@ pub(super) fn work(work: &mut impl Work) -> bool {
         && std::arch::is_x86_feature_detected!("lzcnt")
         && std::arch::is_x86_feature_detected!("popcnt");
     if known {
-        // SAFETY: the lines above make sure that this machine has all that the function asks for.
+        // SAFETY: the lines above check that this machine has everything that the function requires.
         unsafe { work_on_bits(work) };
     }
     known
@@ -43,7 +43,7 @@ fn work_on_bits(work: &mut impl Work) {
 
 #[target_feature(enable = "avx2")]
 fn classify_avx2(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
-    // Not `extend`, into which nothing that needs AVX2 is inlined.
+    // Not `extend`, into which AVX2 code is not inlined.
     let known = blocks.len();
     blocks.resize(known + whole.len(), Block::default());
     for (block, bytes) in blocks[known..].iter_mut().zip(whole) {
@@ -105,12 +105,12 @@ fn half(bytes: &[u8; 64], from: usize) -> Half {
     let alpha = _mm256_and_si256(within(folded, b'a', b'z'), _mm256_cmpgt_epi8(v, _mm256_set1_epi8(-1)));
     let alnum = or(digit, alpha);
     let (dash, open, slash, plus) = (is(b'-'), is(b'('), is(b'/'), is(b'+'));
-    // Control characters, and what is negative.
+    // Control characters, and negative bytes.
     let low = _mm256_cmpgt_epi8(_mm256_set1_epi8(9), v);
     let odd = or(or(low, or(is(0x1b), is(0x7f))), or(is(b'%'), or(is(b'\\'), is(b'&'))));
     let above = |byte: u8| _mm256_cmpgt_epi8(v, _mm256_set1_epi8(byte as i8));
     let reads = _mm256_andnot_si256(above(0xee), above(0xe3));
-    // Bytes from 0x80 to 0xbf go on with a letter.
+    // Bytes from 0x80 to 0xbf continue a letter.
     let goes_on = _mm256_andnot_si256(above(0xbf), v);
     Half {
         digit: bits(digit),

@@ -1,8 +1,8 @@
-//! Text that comes in pieces cut anywhere goes out as soon as nothing that follows can change it.
+//! Text that arrives in arbitrary pieces goes out as soon as nothing that follows can change it.
 //!
-//! The unit is the line: no rule looks over a line feed to the right. A private key is the one thing that spans
-//! lines and is held until it ends. A line without end is cut at a place that its own content decides, so the same
-//! text gives the same output however it was cut on its way here.
+//! The unit is the line: no rule looks past a line feed to the right. A private key is the only finding that spans
+//! lines, and is held until it ends. An endless line is cut at a place that depends on its own content, so the same
+//! text gives the same output however it was split on its way here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -16,39 +16,39 @@ use super::scan::{Finding, LEFT, Scratch, Watch, named_value, near, placeholder_
 use super::table::{self, Tables};
 use super::{Guard, Numbering, Report, Sanitized};
 
-/// Who wants to see text before it is forgotten: what of it is kept, how much of the stream lies before that, how far into
-/// it the output has come, what was found, and how each candidate was judged where that is asked for.
+/// A callback that sees text before it is dropped: the kept text, the offset of its start in the stream, how far into
+/// it the output has come, the findings, and how each candidate was judged if that is requested.
 pub(super) type Seen<'a> = dyn FnMut(&str, usize, usize, &[Finding], &[Judged]) + 'a;
 
-/// The longest line that is looked at whole.
+/// The longest line that is scanned whole.
 pub(super) const WINDOW: usize = 16 * 1024;
-/// In a longer line, what is this near to the end of the window is looked at again with what follows.
+/// In a longer line, the text this near to the end of the window is scanned again with what follows.
 const OVERLAP: usize = 2 * 1024;
 
-/// How often a line is looked at again after something was replaced in it. Each time more of it is replaced, and one
-/// look more is nearly always the last; a line made to need more than this is withheld.
+/// How often a line is scanned again after something was replaced in it. Each round replaces more of it, and one
+/// more is nearly always the last; a line crafted to need more than this is withheld.
 const ROUNDS: usize = 32;
 
-/// What stands in place of a piece that the guard could not look at.
+/// The replacement of a piece on which the guard failed.
 pub(super) const FAULT: &str = "[GUARD_ERROR]";
-/// What stands in place of a line that does not come to rest, and of binary content that is not what it says.
+/// The replacement of a line that needs too many rounds, and of binary content that does not match its format.
 pub(super) const WITHHELD: &str = "[WITHHELD]";
-/// What stands in place of everything once a finding withholds the whole.
+/// The replacement of everything once a finding blocks the whole output.
 const BLOCKED: &str = "";
 
 /// Guards one stream of text.
 #[derive(Debug)]
 pub struct StreamGuard {
     engine: Engine,
-    /// Up to [`LEFT`] bytes that went out before, then what is waiting.
+    /// Up to [`LEFT`] bytes that went out before, then the waiting text.
     text: String,
     /// Where the waiting text begins.
     start: usize,
-    /// How many bytes of the stream lie before the text that is kept.
+    /// How many bytes of the stream come before the kept text.
     forgotten: usize,
 }
 
-/// What works on a stream's text, wherever that is kept.
+/// The state that processes a stream's text, wherever that is kept.
 #[derive(Debug)]
 pub(super) struct Engine {
     guard: Guard,
@@ -56,29 +56,29 @@ pub(super) struct Engine {
     pub(super) report: Report,
     /// The last [`LEFT`] bytes that went out.
     tail: String,
-    /// How many bytes went out since something was replaced; [`LEFT`] or more, and the tail is what stood in the text.
+    /// How many bytes went out since something was replaced; from [`LEFT`] on, the tail equals the original text.
     unchanged: usize,
-    /// The same with what goes out next, to be looked at again.
+    /// The same with the text that goes out next, to be scanned again.
     again: String,
-    /// Whether no placeholder stands in the piece that goes out now.
+    /// Whether the piece that goes out now contains no placeholder.
     plain: bool,
     /// Where the last finding that was replaced ended.
     replaced_to: usize,
-    /// Whether what was replaced goes on: a run longer than the window is hidden to its end.
+    /// Whether the last replacement continues: a run longer than the window is hidden to its end.
     swallowing: bool,
-    /// Whether what comes next goes on with a line that was longer than the window.
+    /// Whether the next text continues a line that was longer than the window.
     goes_on: bool,
-    /// Whether what comes next goes on with the line that a private key stood in.
+    /// Whether the next text continues the line on which a private key ended.
     behind_key: bool,
-    /// What strings of JSON the line before that ends in.
+    /// The JSON strings that are open at the end of the last piece.
     strings: Strings,
-    /// The tables that the text is in the middle of.
+    /// The tables that are open.
     tables: Tables,
     /// Whether placeholders carry numbers.
     pub(super) numbered: bool,
-    /// Where findings are, when somebody wants to know.
+    /// The places of findings, if requested.
     pub(super) places: Option<Vec<Finding>>,
-    /// How the candidates were judged, when somebody wants to know.
+    /// How the candidates were judged, if requested.
     judged: Vec<Judged>,
 }
 
@@ -87,7 +87,7 @@ impl StreamGuard {
         Self { engine: Engine::new(guard), text: String::new(), start: 0, forgotten: 0 }
     }
 
-    /// A stream that hands each finding to whoever calls [`Self::push_seen`].
+    /// A stream that passes each finding to the callback of [`Self::push_seen`].
     pub(super) fn seen(guard: Guard) -> Self {
         let mut stream = Self::new(guard);
         stream.engine.places = Some(Vec::new());
@@ -101,7 +101,7 @@ impl StreamGuard {
         stream
     }
 
-    /// As [`Self::push`], or as [`Self::finish`] with the `last` piece. Before the text is forgotten, `see` sees it.
+    /// Like [`Self::push`], or like [`Self::finish`] with the `last` piece. `see` is called before the text is dropped.
     pub(super) fn push_seen(
         &mut self,
         piece: &str,
@@ -120,12 +120,12 @@ impl StreamGuard {
         self.engine.release(out)
     }
 
-    /// Takes a piece and gives back what is ready to go out, perhaps nothing.
+    /// Takes a piece and returns what is ready to go out, perhaps nothing.
     pub fn push(&mut self, piece: &str, numbering: &mut Numbering) -> Sanitized<String> {
         self.push_seen(piece, false, numbering, &mut |_, _, _, _, _| ())
     }
 
-    /// Ends the stream: gives back the rest and what was found in all.
+    /// Ends the stream: returns the rest and everything that was found.
     pub fn finish(mut self, numbering: &mut Numbering) -> (Sanitized<String>, Report) {
         let out = self.push_seen("", true, numbering, &mut |_, _, _, _, _| ());
         (out, self.engine.report)
@@ -136,7 +136,7 @@ impl StreamGuard {
         &self.engine.report
     }
 
-    /// Drops what went out, but for the context that the rest may need.
+    /// Drops what went out, except for the context that the rest may need.
     fn forget(&mut self) {
         if self.start > 4 * WINDOW || self.start == self.text.len() {
             let keep = self.text.floor_char_boundary(self.start.saturating_sub(LEFT));
@@ -171,11 +171,11 @@ impl Engine {
         }
     }
 
-    /// A whole text that stands under a name: a JSON value under its key.
+    /// Guards a whole text that has a name: a JSON value under its key.
     pub(super) fn named(&mut self, name: &str, text: &str, numbering: &mut Numbering) -> String {
         self.report.bytes_in += text.len() as u64;
         let mut out = self.named_once(name, text, numbering);
-        // What stands beside a placeholder may be the value that the name speaks of.
+        // The text next to a placeholder may be the value that the name labels.
         if self.report.mode == Mode::Enforce && self.report.total() > 0 {
             let settled = (0..ROUNDS).any(|_| {
                 let again = self.named_once(name, &out, numbering);
@@ -201,13 +201,13 @@ impl Engine {
         (self.strings, self.tables) = (Strings::default(), Tables::default());
         self.tail.clear();
         let tail = name.char_indices().rev().take(64).last().map_or(0, |(at, _)| at);
-        // The name as what went out before, so that rules see it as the label that it is.
+        // The name as if it went out before, so that rules see it as a label.
         let whole = format!("{}: \"{text}", name[tail..].replace('\n', " "));
         let start = whole.len() - text.len();
         let guard = &self.guard;
         let found = catch_unwind(AssertUnwindSafe(|| {
             let mut findings = named_value(name, &whole, start, &guard.0.criteria);
-            // What is let through anyway must not keep the rest from being looked at.
+            // An allowed finding must not keep the rest from being scanned.
             findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
             if !findings.is_empty() {
                 guard.0.known.find(whole.as_bytes(), (start, whole.len()), &mut findings);
@@ -230,7 +230,7 @@ impl Engine {
         out
     }
 
-    /// A whole text at once.
+    /// Guards a whole text at once.
     pub(super) fn whole(&mut self, text: &str, numbering: &mut Numbering) -> String {
         self.report.bytes_in += text.len() as u64;
         let mut out = String::with_capacity(text.len() + text.len() / 64);
@@ -244,7 +244,7 @@ impl Engine {
         Sanitized::vouch(out)
     }
 
-    /// Lets out what of `text[start..]` is ready; where the rest begins.
+    /// Lets out the part of `text[start..]` that is ready; returns where the rest begins.
     fn drain(
         &mut self,
         text: &str,
@@ -265,7 +265,7 @@ impl Engine {
                 self.swallowing = start == text.len() && !last;
             }
             let Some(step) = next_step(text, start, last) else { break };
-            // The name of a `Series` stands behind its values.
+            // The name of a `Series` comes after its values.
             let step = match step {
                 Step::Lines(end) if !last && text[..end].ends_with('\n') => {
                     let end = table::may_be_series(text, start, end).unwrap_or(end);
@@ -301,7 +301,7 @@ impl Engine {
         start
     }
 
-    /// Where a step ends, and the settled findings in it; nothing when the guard itself failed.
+    /// The end of a step, and the settled findings in it; `None` when the guard itself failed.
     fn decided(&mut self, text: &str, start: usize, step: Step) -> (usize, Option<Vec<Finding>>) {
         match step {
             Step::Key(end) => {
@@ -329,7 +329,7 @@ impl Engine {
         out.push_str(FAULT);
     }
 
-    /// The part of a longer line up to `cut` as part of a table: adds what is found; where it is better cut.
+    /// Reads the part of a longer line up to `cut` as part of a table: adds findings; returns a better place to cut.
     fn find_in_tables(
         &mut self,
         text: &str,
@@ -343,8 +343,8 @@ impl Engine {
         if whole > start && !findings.iter().any(crosses) { whole } else { cut }
     }
 
-    /// The settled findings between `start` and `end`; nothing when the guard itself failed. Tables are followed as the text
-    /// comes, `first`; what is looked at again does not count as another row.
+    /// The settled findings between `start` and `end`; `None` when the guard itself failed. Tables follow the text only the
+    /// `first` time; text that is scanned again does not count as another row.
     fn find(&mut self, text: &str, start: usize, end: usize, first: bool) -> Option<Vec<Finding>> {
         let (scratch, guard, goes_on) = (&mut self.scratch, &self.guard, self.goes_on);
         let in_line = (goes_on || self.behind_key).then(|| self.strings.is_open());
@@ -378,10 +378,10 @@ impl Engine {
         numbering: &mut Numbering,
         out: &mut String,
     ) {
-        // Line by line, as the text would be if it came so: numbers are handed out in the same order.
+        // Line by line, as if the text came so: numbers are issued in the same order.
         let (mut from, mut rest) = (start, findings);
         while from < end {
-            // Clean lines at once, where what went out before them has no say.
+            // Clean lines at once, where the text before them cannot affect them.
             if self.unchanged >= LEFT {
                 let next = rest.first().map_or(end, |finding| finding.start.max(from));
                 let feed = memchr::memrchr(b'\n', &text.as_bytes()[from..next]);
@@ -402,10 +402,10 @@ impl Engine {
         }
     }
 
-    /// Lets out one line, or clean lines.
+    /// Lets out one line, or several clean lines.
     ///
-    /// What is left after replacing is looked at once more: a value glued to another can come to light only when the
-    /// first is gone. So what goes out is what the guard would leave as it is, and guarding twice is guarding once.
+    /// The text is scanned once more after replacing: a value glued to another may become visible only when the
+    /// first is gone. So guarding the output again changes nothing.
     fn emit_part(
         &mut self,
         text: &str,
@@ -438,7 +438,7 @@ impl Engine {
         self.replaced_to = taken.unwrap_or(self.replaced_to);
     }
 
-    /// Looks at what was put into `out` from `before` on and replaces what is found; whether anything was.
+    /// Scans the end of `out` from `before` on and replaces its findings; whether there were any.
     fn look_again(&mut self, before: usize, numbering: &mut Numbering, out: &mut String) -> bool {
         let mut whole = std::mem::take(&mut self.again);
         whole.clear();
@@ -480,7 +480,7 @@ impl Engine {
         out: &mut String,
     ) -> Option<usize> {
         let numbered = self.numbered;
-        // What comes to light later stands elsewhere in the text that people have.
+        // Later findings have other offsets in the original text.
         let places = self.places.as_mut().filter(|_| first);
         let tools = Tools {
             guard: &self.guard,
@@ -497,12 +497,12 @@ impl Engine {
 
 /// Settles what was found in a piece.
 fn settled(guard: &Guard, findings: &mut Vec<Finding>) {
-    // What is let through anyway must not widen what is not.
+    // An allowed finding must not widen one that is not.
     findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
     settle(findings);
 }
 
-/// What can be decided now, without anything that is still to come.
+/// The next step that can be decided now, without the text still to come.
 fn next_step(text: &str, start: usize, last: bool) -> Option<Step> {
     let bytes = text.as_bytes();
     let waiting = &bytes[start..];
@@ -518,10 +518,10 @@ fn next_step(text: &str, start: usize, last: bool) -> Option<Step> {
         let slashes = bytes[start..begin].iter().rev().take_while(|byte| **byte == b'\\').count();
         let lead = begin - slashes % 2;
         match pem::extent(&bytes[begin..], last) {
-            // What stands before a key is a piece of its own.
+            // The text before a key is a piece of its own.
             Extent::Ends(_) if lead > start => return Some(Step::Lines(lead)),
             Extent::Ends(len) => return Some(Step::Key(begin + len)),
-            // Undecided: only whole lines before it may go.
+            // Undecided: only whole lines before it may go out.
             Extent::Open => {
                 let line = memchr::memrchr(b'\n', &bytes[start..begin])?;
                 return Some(Step::Lines(start + line + 1));
@@ -532,16 +532,16 @@ fn next_step(text: &str, start: usize, last: bool) -> Option<Step> {
     Some(if long { Step::LongLine(end) } else { Step::Lines(end) })
 }
 
-/// Where to cut a window of a longer line: what is let out cannot be changed by the rest of the line.
+/// Where to cut a window of a longer line, so that the rest of the line cannot affect the part that goes out.
 fn safe_cut(text: &str, start: usize, end: usize, findings: &[Finding]) -> usize {
     let half = start + (end - start) / 2;
     let mut cut = end - OVERLAP;
-    // A place between words; a run of more than half a window without one is cut where it stands.
+    // A place between words; a run of more than half a window without one is cut anywhere.
     static BETWEEN: [bool; 256] = only(b" \t\n\x0c\r,;\"'<>");
     if let Some(at) = text.as_bytes()[half..cut].iter().rposition(|byte| BETWEEN[usize::from(*byte)]) {
         cut = half + at + 1;
     } else {
-        // A run is read from its beginning, wherever on the line that is: what it hides hangs on its alignment.
+        // A run is read from its beginning, wherever on the line that is: its decoded text depends on its alignment.
         let run = text.as_bytes()[start..cut].iter().rev().take_while(|byte| is_run(**byte)).count();
         if run >= RUN && cut - run > start {
             cut -= run;
@@ -566,5 +566,5 @@ enum Step {
     LongLine(usize),
 }
 
-/// So many bytes without a sign between are taken for one run.
+/// This many bytes without a separator are taken for one run.
 const RUN: usize = 64;

@@ -1,9 +1,9 @@
-//! Tables as text: a head speaks for its column, however many rows follow.
+//! Tables as text: a head gives a column its meaning, however many rows follow.
 //!
-//! One line machine reads the layouts that have a row in a line: separated values, fixed width, boxes, Markdown, records
-//! with a name before each value, a pandas `Series` (whose head stands behind it). [`super::nested`] reads what is nested:
-//! JSON, what Python and JavaScript print of their values, HTML. What is kept of a table is its head, so it may be as long as it
-//! likes and come in any pieces.
+//! One line-based state machine reads the layouts with one row per line: separated values, fixed width, boxes, Markdown, records
+//! with a name before each value, a pandas `Series` (whose head comes after it). [`super::nested`] reads what is nested:
+//! JSON, printed Python and JavaScript values, HTML. Only the head of a table is kept, so a table may be of any length
+//! and come in any pieces.
 
 mod fields;
 mod head;
@@ -28,44 +28,45 @@ use fields::{
 use head::{find_head, is_name, without_lead};
 use named::{assigned, elements, marked_row, named_row, printed, side_row};
 
-/// No longer line is a head or a row of fixed width.
+/// The longest line that is a head or a row of fixed width.
 const LONGEST_LINE: usize = 8000;
-/// The most columns of a head that is not separated by signs.
+/// The most columns of a head without separators.
 const MAX_WORDS: usize = 256;
-/// The most words of a head with one blank between them.
+/// The most words of a head with one space between them.
 const LONGEST_PROSE: usize = 24;
-/// The most columns of any.
+/// The most columns of any head.
 const MAX_FIELDS: usize = 1024;
-/// The most columns whose names stand one below the other.
+/// The most columns whose names are listed one below the other.
 const MAX_CELLS: usize = 256;
-/// The number of successive lines that do not fit after which a head is over: with fields that a sign separates, and of fixed width.
+/// The number of successive lines that do not fit after which a table ends: with separated fields, and of fixed
+/// width.
 const MISFITS: [u8; 2] = [4, 9];
-/// The most lines of a `Series` that stand before its name; pandas prints 60.
+/// The most lines of a `Series` that come before its name; pandas prints 60.
 const SERIES: usize = 64;
-/// No more bytes stand between a value and the end of its name: less than a stream waits for.
+/// The most bytes between a value and the end of its name: less than a stream waits for.
 const LONGEST_SERIES: usize = 12 * 1024;
 /// The longest name before a value on its line, and of a column.
 const LONGEST_NAME: usize = 41;
 /// How often a line is read again after something was found in it.
 const ROUNDS: usize = 4;
 
-/// The tables that a text is in the middle of.
+/// The tables that are open in a text.
 ///
-/// What is known of them hangs on each line as it reads once what is hidden in it is replaced, and on nothing else: so the
-/// text that went out says the same as the text that came.
+/// Their state depends only on each line with its findings replaced: so the text that went out is read the same way as
+/// the text that came in.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     state: State,
-    /// What it was before the line.
+    /// The state before the line.
     before: State,
     words: heads::Words,
     series: Vec<(Span, Meaning)>,
-    /// Those of one line in another reading.
+    /// The words of one rewritten line.
     again: heads::Words,
     reading: Reading,
     read: Read,
     scratch: Scratch,
-    /// What looks at the strings of a line.
+    /// The reader of the strings in a line.
     inner: Option<Box<Inner>>,
 }
 
@@ -82,33 +83,33 @@ struct State {
     misfits: u8,
     /// Whether the head has no row yet.
     fresh: bool,
-    /// Whether the head is a string of a list, as its rows are then.
+    /// Whether the head is a string in a list, as its rows must then be.
     listed: bool,
-    /// Whether a quoted field goes over the end of the line.
+    /// Whether a quoted field continues past the end of the line.
     quoted: bool,
-    /// What the line above says of the values below it, and what those are.
+    /// The meaning that the line above gives to the values below it, and their layout.
     list: Option<(Meaning, Below)>,
-    /// The names of columns that stand one below the other, as far as they have come.
+    /// The names of columns that are listed one below the other, so far.
     listing: Option<(Layout, Vec<Column>)>,
-    /// How many cells of a row have come where each has its line.
+    /// How many cells of a row have come where each has its own line.
     cells: usize,
     nested: Nested,
 }
 
-/// What a line says of that below it.
+/// How a line announces the value below it.
 #[derive(Debug, Clone, Copy)]
 enum Below {
-    /// It is a key of YAML, indented so far, and items follow.
+    /// It is a YAML key with this indentation, and items follow.
     Items(usize),
     /// It is a key of `var_dump`, and `string(11) "x"` follows.
     Dump,
-    /// It prints a variable, and the value follows.
+    /// It prints a variable's name, and the value follows.
     Output,
     /// It is an element that holds a name, and one with the value follows.
     Element,
     /// It opens `Some(` of Rust, and the value follows.
     Some,
-    /// It is an entry of YAML, indented so far, that names what its neighbour holds: `type: passport`.
+    /// It is a YAML entry with this indentation that names the content of its neighbour: `type: passport`.
     Entry(usize),
     /// It names an array, whose values follow in brackets.
     Array,
@@ -118,22 +119,22 @@ enum Below {
 struct Head {
     layout: Layout,
     columns: Vec<Column>,
-    /// Whether blank lines may stand between its rows.
+    /// Whether blank lines may be between its rows.
     spaced: bool,
-    /// The first field that is of the table, behind what stands before it on its line, and so before its rows. Of a table of fixed
-    /// width, how many characters stand there.
+    /// The first field that belongs to the table, after a prefix on its line, and so on its rows. In a table of fixed
+    /// width, the length of the prefix in characters.
     lead: Option<usize>,
-    /// How wide it is, where it may name the index of a frame, whose columns have their names above.
+    /// Its width, if it may name the index of a frame, whose columns have their names above.
     index: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
-    /// Fields with a sign between.
+    /// Fields with a separator.
     Separated(char),
-    /// Columns under each other; whether the head has two blanks anywhere.
+    /// Aligned columns; whether the head has two spaces anywhere.
     Fixed(bool),
-    /// One blank between the words of the head, and of each row.
+    /// One space between the words of the head, and of each row.
     Words,
     /// Values in brackets: SQL.
     Tuples,
@@ -144,12 +145,12 @@ enum Layout {
 #[derive(Debug, Clone, Copy)]
 struct Column {
     meant: Meaning,
-    /// Where the head stands, in characters.
+    /// The start of the head, in characters.
     start: usize,
     end: usize,
 }
 
-/// Whether what stands at the end of `text[start..end]` may belong to a `Series` whose name is still to come; where that begins.
+/// Whether the end of `text[start..end]` may belong to a `Series` whose name is still to come; returns where that begins.
 pub(super) fn may_be_series(text: &str, start: usize, end: usize) -> Option<usize> {
     let (mut at, mut first) = (end, None);
     for line in series_tail(&text[start..end]) {
@@ -187,24 +188,24 @@ fn is_dots(line: &str) -> bool {
     matches!(line.trim(), ".." | "...")
 }
 
-/// Where in a line of a `Series` its value stands: behind the last gap of two or more blanks. Nothing is asked of the labels before
-/// it, so a line is one whether they are hidden or not.
+/// The value in a line of a `Series`: after the last gap of two or more spaces. The labels before it are not checked,
+/// so the line is read the same whether they are hidden or not.
 fn series_value(line: &str) -> Option<Span> {
     let line = line.trim_end();
     let gap = line.rfind("  ")?;
     (!line[..gap].trim_start().is_empty()).then_some((gap + 2, line.len()))
 }
 
-/// What the line behind a `Series` says its values are: `Name: ssn, dtype: object`.
+/// The meaning that the line after a `Series` gives its values: `Name: ssn, dtype: object`.
 fn series_name(line: &str) -> Option<Meaning> {
     let (name, rest) = line.strip_prefix("Name: ")?.split_once(", ")?;
     (rest.starts_with("dtype: ") || rest.starts_with("Length: ")).then(|| heads::meaning(name))
 }
 
-/// What stands between the cells of a box.
+/// The bars between the cells of a box.
 const BARS: [char; 7] = ['|', '│', '┃', '║', '┆', '┇', '┊'];
 
-/// Whether a sign is between the cells of a table whose head has `sign` there: a box may have others between the cells of its
+/// Whether a character separates the cells of a table whose head has `sign` there: a box may have other bars in its
 /// rows.
 fn separates(sign: char, other: char) -> bool {
     sign == other || sign > '|' && other > '|' && BARS.contains(&other)
@@ -217,7 +218,7 @@ type Span = (usize, usize);
 struct Found<'a> {
     out: &'a mut Vec<Finding>,
     line: usize,
-    /// Whether a label near it made something of a number.
+    /// Whether a nearby label decided the kind of a number.
     labelled: bool,
 }
 
@@ -240,15 +241,15 @@ impl Found<'_> {
     }
 }
 
-/// What a head makes of a place.
+/// A finding at a place, by its head.
 pub(super) fn finding(start: usize, end: usize, rule: RuleId) -> Finding {
     Finding { start, end, kind: RULES.list[usize::from(rule)].kind, rule, decoded: false }
 }
 
-/// The values of each `Series` in a piece whose name says something, and what that is.
+/// The values of each `Series` in a piece whose name has a meaning, and that meaning.
 fn find_series(text: &str, (start, end): Span, out: &mut Vec<(Span, Meaning)>) {
     out.clear();
-    // The name stands behind the values, perhaps in the next piece.
+    // The name comes after the values, perhaps in the next piece.
     let ahead = &text.as_bytes()[start..text.len().min(end + LONGEST_SERIES)];
     for feed in memchr::memmem::find_iter(ahead, b"\nName: ") {
         let at = start + feed + 1;
@@ -260,7 +261,7 @@ fn find_series(text: &str, (start, end): Span, out: &mut Vec<(Span, Meaning)>) {
     }
 }
 
-/// What may be lines of a `Series` at the end of a text, the last first.
+/// The possible lines of a `Series` at the end of a text, the last first.
 fn series_tail(text: &str) -> impl Iterator<Item = &str> {
     let near =
         |line: &&str| line.as_ptr() as usize + LONGEST_SERIES >= text.as_bytes().as_ptr_range().end as usize;
@@ -272,26 +273,26 @@ fn series_tail(text: &str) -> impl Iterator<Item = &str> {
 #[derive(Clone, Copy)]
 struct Line<'a> {
     text: &'a str,
-    /// Where it stands.
+    /// Its range.
     span: Span,
-    /// The places behind words that a head may end in.
+    /// The places after words that a head may end in.
     places: &'a [usize],
-    /// Whether it goes on with what was looked at before, and in a string of that.
+    /// Whether it continues text that was read before, and whether within a string.
     goes_on: Option<bool>,
     /// What the name of the `Series` that it belongs to says; nothing where that is a record, whose labels are names.
     series: Option<Meaning>,
-    /// Whether a label near it made something of a number in the piece.
+    /// Whether a nearby label decided the kind of a number in the piece.
     labelled: bool,
-    /// Whether it may hold a tag of HTML, or begin names of columns one below the other.
+    /// Whether it may hold an HTML tag, or begin names of columns one below the other.
     has_markup: bool,
 }
 
 impl Tables {
-    /// Looks at `text[start..end]`, which follows what was looked at before; with a line that `goes_on`, perhaps in a string. Where
-    /// it ends within a value that is not whole yet, that is where the next piece should begin. What tables find joins in `out`
-    /// what else was found.
+    /// Reads `text[start..end]`, which follows the text read before; with a line that `goes_on`, perhaps in a string.
+    /// If it ends within an incomplete value, returns where the next piece should begin. Adds its findings to the other
+    /// findings in `out`.
     ///
-    /// A line is parsed only where it holds a word of a head, or where one is open. `blocks` are those of that text, if known.
+    /// A line is parsed only if it contains a word of a head, or if a table is open. `blocks` are those of that text, if known.
     pub(super) fn look(
         &mut self,
         text: &str,
@@ -316,7 +317,7 @@ impl Tables {
         let (mut at, mut whole) = (start, end);
         while at < end {
             skip(&mut series, |((_, end), _)| *end <= at);
-            // Lines with nothing to say where nothing is open, as nearly all are.
+            // Lines without a word of a head where nothing is open, as nearly all are.
             if self.state.sleeps() {
                 skip(&mut openers, |line| *line < at);
                 let wakes = [words_left.first().map(|place| place - 1), openers.first().copied()];
@@ -324,7 +325,7 @@ impl Tables {
                 let next = wakes.into_iter().chain(signs).flatten().min();
                 let stop = next.map_or(end, |next| next.clamp(at, end));
                 at = memchr::memrchr(b'\n', &bytes[at..stop]).map_or(at, |feed| at + feed + 1);
-                // A part of a line that ends here, but for a short one, which may only open a bracket.
+                // A part of a line that ends here, except for a short one, which may only open a bracket.
                 let known = || found.known.iter().any(|known| known.end > at);
                 if at == end || stop == end && end - at > SHORT && !known() {
                     break;
@@ -348,8 +349,8 @@ impl Tables {
         whole
     }
 
-    /// Reads a line as it is, then as it reads with what was found in it replaced, until nothing more is found: what is known
-    /// then is what the line says that goes out. How far the line got with whole values.
+    /// Reads a line as it is, then with its findings replaced, until nothing more is found: the final state is that of
+    /// the line that goes out. Returns how far whole values go.
     fn line(&mut self, line: Line<'_>, found: &mut Findings<'_>) -> Option<usize> {
         let known = found.begin(line.span);
         let (start, end) = line.span;
@@ -382,7 +383,7 @@ impl Tables {
         }
         let mut reading = std::mem::take(&mut self.reading);
         let mut hidden = found.hidden(&read.counts);
-        // Around what is found without tables nothing more comes to light, unless it is a part of a longer word.
+        // Other findings do not change what tables find, unless they are part of a longer word.
         let bytes = &line.text.as_bytes()[line.span.0..line.span.1];
         let cut = hidden.iter().any(|finding| joins(bytes, finding));
         let mut walls = found.add(&read.new, &mut hidden) || cut;
@@ -413,8 +414,8 @@ impl Tables {
         done
     }
 
-    /// Whether a line that has been read says the same of tables with what is hidden in it replaced: nothing but rows of fields may
-    /// be open, and each thing that is hidden stands by itself in one of them.
+    /// Whether a line that has been read gives the same state with its findings replaced: only rows of fields may
+    /// be open, and each finding must be by itself in one of them.
     fn says_the_same(&self, line: Line<'_>, hidden: &[Finding]) -> bool {
         let (start, end) = line.span;
         let quiet = line.places.is_empty() && line.series.is_none() && line.goes_on.is_none();
@@ -442,7 +443,7 @@ impl Tables {
         hidden.iter().all(alone) && line_end(line.text, start, end) == end
     }
 
-    /// What comes to light in a line only when something was replaced in it.
+    /// Findings that become visible in a line only when something was replaced in it.
     fn seen_again(&mut self, reading: &Reading, guard: &Guard) {
         let watch = Watch { known: &guard.0.known, criteria: &guard.0.criteria };
         let bytes = reading.text.as_bytes();
@@ -463,7 +464,7 @@ impl Tables {
         strings(&mut self.inner, &line.text[start..end], (line.places, start), guard, &mut read.new);
     }
 
-    /// Reads a line in a reading of it.
+    /// Reads a line in a rewritten form.
     fn read_as(&mut self, line: Line<'_>, reading: &Reading, guard: &Guard, read: &mut Read) {
         read.clear();
         let span = (0, reading.text.len());
@@ -480,14 +481,14 @@ impl Tables {
     }
 }
 
-/// Whether something found in a line is a part of a longer word.
+/// Whether a finding in a line is part of a longer word.
 fn joins(line: &[u8], found: &Finding) -> bool {
     static JOINS: [bool; 256] = alphanumeric_or(b"_-.~+/=");
     let joins = |byte: Option<&u8>| byte.is_some_and(|byte| *byte >= 0x80 || JOINS[usize::from(*byte)]);
     joins(line[..found.start].last()) || joins(line.get(found.end))
 }
 
-/// What a line says, by places in it.
+/// The result of reading a line, by places in it.
 #[derive(Debug, Default)]
 struct Read {
     new: Vec<Finding>,
@@ -505,7 +506,7 @@ impl Read {
     }
 }
 
-/// Looks for tables in the strings of a line, whose words are at `places` in a text that it begins at `base` in.
+/// Looks for tables in the strings of a line, whose words are at `places` in a text in which it begins at `base`.
 fn strings(
     inner: &mut Option<Box<Inner>>,
     line: &str,
@@ -526,12 +527,12 @@ fn strings(
     out.append(found);
 }
 
-/// The fewest digits of a value that has any, and the fewest bytes of a string with one that has none.
+/// The fewest digits of a value that has digits, and the fewest bytes of a string with a value that has none.
 const FEWEST_DIGITS: usize = 4;
 const LEAST: usize = 8;
 
-/// Whether a string of a line holds a word of a head and the end of a line, and that string or one behind it what may be a value:
-/// but for those of secrets, values have digits, unless names and addresses count.
+/// Whether a string of a line holds a word of a head and a line end, and that string or a later one a possible value:
+/// except for secrets, values have digits, unless names and addresses count.
 fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) -> bool {
     let bytes = line.as_bytes();
     // An object of JSON in a field of CSV.
@@ -562,12 +563,12 @@ fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) 
         ends |= !here.is_empty() && row(&bytes[from..next], &bytes[next + len..]);
         let head = ends && !here.is_empty();
         headed |= head;
-        // Where a value may begin: behind its head, but before the name of a `Series`.
+        // Where a value may begin: after its head, but before the name of a `Series`.
         let series = head && memchr::memmem::find(&bytes[from..next], b"Name: ").is_some();
         let behind = here.first().filter(|_| head && !series);
         let value = &bytes[behind.map_or(from, |place| place - base)..next];
         let digits = || value.iter().filter(|byte| byte.is_ascii_digit()).count();
-        // What stands behind a name and a colon is in no string.
+        // Text after a name and a colon is not in a string.
         if headed && bytes.get(from) != Some(&b':') && digits() >= FEWEST_DIGITS {
             return true;
         }
@@ -589,29 +590,29 @@ fn begins_json(string: &[u8]) -> bool {
     text[opens..].starts_with(if string[0] == b'"' { b"\\\"" } else { b"\"" })
 }
 
-/// What is found in the lines of a piece.
+/// The findings in the lines of a piece.
 struct Findings<'a> {
     guard: &'a Guard,
     text: &'a str,
-    /// What is found without tables, in order; an empty one is taken back.
+    /// Findings without tables, in order; an empty one is withdrawn.
     known: Vec<Finding>,
     /// How many of those end before the line.
     passed: usize,
-    /// What tables find, and how many of that before the line.
+    /// Findings of tables, and how many of them are before the line.
     ours: Vec<Finding>,
     of_line: usize,
     line: Span,
 }
 
 impl Findings<'_> {
-    /// Begins a line; whether anything is known to be in it.
+    /// Begins a line; whether it has findings.
     fn begin(&mut self, line: Span) -> bool {
         (self.line, self.of_line) = (line, self.ours.len());
         self.passed += self.known[self.passed..].iter().take_while(|known| known.end <= line.0).count();
         self.known.get(self.passed).is_some_and(|known| known.start < line.1)
     }
 
-    /// What is replaced in the line without tables. What a label near it makes of a number is wrong where a head says that it
+    /// What is replaced in the line without tables. A label's decision about a number is wrong where a head says that it
     /// is a count or an amount.
     fn hidden(&mut self, counts: &[Span]) -> Vec<Finding> {
         let (start, end) = self.line;
@@ -637,14 +638,14 @@ impl Findings<'_> {
         hidden
     }
 
-    /// Whether what was found is replaced.
+    /// Whether a finding is replaced.
     fn hides(&self, finding: &Finding) -> bool {
         let value = self.text.get(finding.start..finding.end).unwrap_or_default();
         self.guard.action(finding.kind) != Action::Allow && !self.guard.lets_through(finding.kind, value)
     }
 
-    /// Adds what a reading of the line found; whether any of it is hidden from here on. What has been found whole needs no second
-    /// reason.
+    /// Adds the findings of one reading of the line; whether any of it is hidden from here on. A value that was found whole
+    /// needs no reason.
     fn add(&mut self, new: &[Finding], hidden: &mut Vec<Finding>) -> bool {
         let before = hidden.len();
         for found in new {
@@ -673,18 +674,18 @@ impl State {
         self.rests() && self.nested.sleeps()
     }
 
-    /// Whether a line cannot say anything of a value, though it may open and close what is nested.
+    /// Whether a line cannot contain a finding, though it may open and close nested brackets.
     fn finds_nothing(&self, line: Line<'_>) -> bool {
         let quiet = line.places.is_empty() && line.series.is_none();
         quiet && self.rests() && self.nested.finds_nothing(line.text, line.span, line.has_markup)
     }
 
-    /// Whether no layout that has a row in a line is open.
+    /// Whether no layout with one row per line is open.
     fn rests(&self) -> bool {
         self.head.is_none() && self.list.is_none() && self.listing.is_none()
     }
 
-    /// Makes another the same.
+    /// Copies the state.
     fn copy(&self, to: &mut Self) {
         if self.head.as_ref().map(Arc::as_ptr) != to.head.as_ref().map(Arc::as_ptr) {
             to.head.clone_from(&self.head);
@@ -695,7 +696,7 @@ impl State {
         self.nested.copy(&mut to.nested);
     }
 
-    /// Takes in a line, which may be several of a table.
+    /// Reads a line, which may be several lines of a table.
     fn read(&mut self, line: Line<'_>, out: &mut Vec<Finding>, counts: &mut Vec<Span>) -> Option<usize> {
         let Line { text, span: (start, end), mut places, goes_on, series, labelled, has_markup } = line;
         self.nested.begins(goes_on);
@@ -713,12 +714,12 @@ impl State {
             let series = series.filter(|_| (at, next) == (start, end));
             let quiet =
                 here.is_empty() && series.is_none() && self.rests() && !begins_listing(&text[at..next]);
-            // What a progress bar was erased with.
+            // The spaces with which a progress bar was erased.
             let erased = text[at..next].ends_with('\r') && text[at..next].trim().is_empty();
             if (goes_on.is_none() || at > start) && !quiet && !erased {
                 let line = without_end(&text[at..next]);
                 let string = string_of_list(line);
-                // Behind the arguments that a decorator names, code goes on.
+                // After the arguments that a decorator names, code follows.
                 if string.is_none() && self.listed {
                     self.head = None;
                 }
@@ -736,7 +737,7 @@ impl State {
         done
     }
 
-    /// A line of a layout that has a row in a line.
+    /// A line of a layout with one row per line.
     fn layout(
         &mut self,
         line: &str,
@@ -750,15 +751,15 @@ impl State {
         {
             let meant = if named.is_empty() { secret_label(line, span) } else { named };
             series_row(meant, line, span, found);
-            // A row of the frame above may seem to be one.
+            // A row of the frame above may look like one.
             if self.head.is_none() && !meant.is_empty() {
                 return;
             }
         }
         let text = line.trim_start_matches(' ');
         if text.is_empty() || text.starts_with('\r') {
-            // A frame that is too wide prints its head again for the columns that follow. SAS sets a blank line below a head, and
-            // on Windows separated values may have one below each row.
+            // A frame that is too wide prints its head again for the columns that follow. SAS puts a blank line below a head,
+            // and on Windows separated values may have one below each row.
             let fresh = std::mem::take(&mut self.fresh);
             self.head = self.head.take().filter(|head| match head.layout {
                 _ if head.spaced => true,
@@ -791,7 +792,7 @@ impl State {
         if named_row(line, found) || side_row(line, found) {
             return;
         }
-        // Under a head of pandas a line of its own names the index.
+        // Under a pandas head a separate line names the index.
         let above = self.head.as_ref().filter(|head| matches!(head.layout, Layout::Fixed(_)));
         if let Some(mut head) = find_head(line).filter(|head| above.is_none() || head.columns.len() > 1) {
             let one = head.columns.last().map(|column| column.end) == head.index;
@@ -812,7 +813,7 @@ impl State {
         (self.head, self.misfits, self.quoted, self.fresh) = (Some(Arc::new(head)), 0, false, true);
     }
 
-    /// Takes in what a line says of columns whose names stand one below the other, or in a statement of SQL.
+    /// Reads names of columns that are listed one below the other, or in an SQL statement.
     fn listing(&mut self, line: &str, headed: bool) {
         let text = line.trim();
         if let Some((layout, columns)) = &mut self.listing {
@@ -872,7 +873,7 @@ impl State {
         }
     }
 
-    /// Makes a head of the names that have come.
+    /// Makes a head of the names so far.
     fn listed_names(&mut self) {
         let Some((layout, columns)) = self.listing.take_if(|(_, columns)| !columns.is_empty()) else {
             return;
@@ -880,13 +881,13 @@ impl State {
         if columns.iter().any(|column| !column.meant.is_empty()) {
             self.begins(Head { spaced: true, ..Head::new(layout, columns) });
         } else if layout == Layout::Tuples {
-            // The rows that follow are not of the table before.
+            // The rows that follow do not belong to the table before.
             self.head = self.head.take().filter(|head| head.layout != Layout::Tuples);
         }
         self.cells = 0;
     }
 
-    /// Whether a line is a value under the line above, or says something of that below it.
+    /// Whether a line is a value under the line above, or announces one below it.
     fn listed(&mut self, line: &str, found: &mut Found<'_>) -> bool {
         let text = line.trim_start();
         let indent = line.len() - text.len();
@@ -930,7 +931,7 @@ impl State {
             return true;
         }
         let text = text.trim_end();
-        // A call, as `def f(key):` has it, is none.
+        // A call, such as `def f(key):`, is not a key.
         let key = text.strip_suffix(':').filter(|key| is_name(key) && !key.ends_with(')'));
         let key = key.map(|key| (key.trim_matches(['"', '\'']), Below::Items(indent)));
         let dumped =
@@ -945,11 +946,11 @@ impl State {
         self.list.is_some()
     }
 
-    /// Whether a line is a row of the table that is open.
+    /// Whether a line is a row of the open table.
     #[expect(clippy::too_many_lines, reason = "an arm for each layout")]
     fn row(&mut self, line: &str, found: &mut Found<'_>, counts: &mut Vec<Span>) -> bool {
         let (Some(head), labelled) = (self.head.clone(), found.labelled) else { return false };
-        // What was replaced is a value of its column, and has another width.
+        // A replaced value is a value of its column, with another width.
         let replaced = holds_placeholder(line);
         let fits = match head.layout {
             Layout::Separated(sign) => match self.separated(&head, line, sign, found) {
@@ -1026,8 +1027,8 @@ impl State {
         false
     }
 
-    /// Whether the fields of a line are those of a row; nothing for a line that a quoted field goes over the end of, whose other
-    /// fields are looked at like any.
+    /// Whether the fields of a line are those of a row; `None` if a quoted field continues past its end, in which case its
+    /// other fields are read as usual.
     fn separated(&mut self, head: &Head, line: &str, sign: char, found: &mut Found<'_>) -> Option<bool> {
         let columns = &head.columns[..];
         let place = if columns.len() > 1 { Place::Wide } else { Place::Alone };
@@ -1042,7 +1043,7 @@ impl State {
             fields[lead] = without_lead(line, fields[lead], &columns[lead]);
         }
         if before && open && !line.contains('"') {
-            // The field goes on, but for a quote that never ends, which must not hide the rows behind it.
+            // The field continues on the next line, unless its quote never ends: that must not hide the rows after it.
             let fields = unquoted(line, sign);
             self.quoted = fields.len() != count;
             if !self.quoted {
@@ -1056,10 +1057,10 @@ impl State {
             return (!open).then_some(true);
         }
         if before && fields.len() <= count {
-            // The field that ends here, and those behind it.
+            // The field that ends here, and those after it.
             found.cells(&columns[count - fields.len()..], line, &fields, place);
         } else if open {
-            // A quote that is none, or a field that goes on below.
+            // A stray quote, or a field that continues on the next line.
             let plain = unquoted(line, sign);
             let whole = &fields[..fields.len() - 1];
             found.cells(columns, line, if plain.len() == count { &plain } else { whole }, place);
@@ -1068,14 +1069,14 @@ impl State {
     }
 }
 
-/// Takes off the first of some places, as long as they are `before` another.
+/// Removes the first places, as long as they are `before` another.
 fn skip<'a, T>(places: &mut &'a [T], before: impl Fn(&T) -> bool) -> &'a [T] {
     let (passed, rest) = places.split_at(places.iter().take_while(|place| before(place)).count());
     *places = rest;
     passed
 }
 
-/// What an entry of YAML says its neighbour holds, `- type: passport`, behind how much of an item's mark.
+/// The name that a YAML entry gives its neighbour, `- type: passport`, and the length of the item's mark before it.
 fn entry_name(text: &str) -> Option<(usize, &str)> {
     let (item, entry) = text.strip_prefix("- ").map_or((0, text), |entry| (2, entry));
     let (key, name) = entry.split_once(": ")?;
@@ -1100,13 +1101,13 @@ fn array_row(meant: Meaning, line: &str, found: &mut Found<'_>) -> (bool, bool) 
         any |= found.cell(meant, line, (at, at + whole.len()), Place::Wide);
         at += cell.len();
     }
-    // The bracket behind a placeholder is its own.
+    // The bracket after a placeholder is its own.
     let closes = text.ends_with([']', ')']) && placeholder_around(text.as_bytes(), text.len() - 1).is_none();
     (any, closes)
 }
 
-/// What follows the words of a statement of SQL that adds rows: at the beginning of a line, or behind what a log says, which begins
-/// with its time or its level.
+/// The text after the words of an SQL statement that adds rows: at the beginning of a line, or after the prefix of a log line,
+/// which begins with its time or its level.
 fn insertion(text: &str, headed: bool) -> Option<&str> {
     let logs = |c: char| c.is_ascii_digit() || c.is_ascii_uppercase() || matches!(c, '[' | '(');
     let statement = |begin| strip_ignoring_case(text, begin);
@@ -1116,7 +1117,7 @@ fn insertion(text: &str, headed: bool) -> Option<&str> {
     })
 }
 
-/// A string with a row in it that has a line of a list for itself, as `pprint` and JSON print one.
+/// A string with a row in it, alone on its line of a list, as `pprint` and JSON print one.
 fn string_of_list(line: &str) -> Option<Span> {
     let text = line.trim_start_matches(['[', '(', ' ']);
     let quote = text.chars().next().filter(|sign| matches!(sign, '"' | '\''))?;
@@ -1127,23 +1128,23 @@ fn string_of_list(line: &str) -> Option<Span> {
     row.then_some((start, start + text.len()))
 }
 
-/// How a statement of SQL begins that names the columns of a table.
+/// The beginning of an SQL statement that names the columns of a table.
 const CREATE: &str = "CREATE TABLE ";
 
-/// A cell of a table of reStructuredText that is written as a list.
+/// A cell of a reStructuredText table that is written as a list.
 fn item(line: &str) -> Option<&str> {
     let text = line.trim_start();
     text.strip_prefix("* - ").or_else(|| text.strip_prefix("- "))
 }
 
-/// Whether a line may begin names of columns that stand one below the other.
+/// Whether a line may begin names of columns that are listed one below the other.
 fn begins_listing(line: &str) -> bool {
     let begin = line.trim_start();
     ["|===", "{|", ".. list-table::"].iter().any(|sign| begin.starts_with(sign))
         || strip_ignoring_case(begin, CREATE).is_some()
 }
 
-/// The bare numbers of a row, each a cell: no label in the line above speaks of them.
+/// The bare numbers of a row, each a cell: no label in the line above applies to them.
 fn bare_numbers(line: &str, layout: Layout) -> Vec<Span> {
     let cells = match layout {
         Layout::Separated(sign) => split(line, sign, false).0,
@@ -1156,7 +1157,7 @@ fn bare_numbers(line: &str, layout: Layout) -> Vec<Span> {
     cells.into_iter().filter(bare).collect()
 }
 
-/// A line of signs alone, between a head and its rows.
+/// A line of punctuation alone, between a head and its rows.
 fn is_rule(line: &str) -> bool {
     line.chars()
         .all(|c| matches!(c, ' ' | '-' | '+' | '=' | '|' | ':' | '*' | '\r' | '\u{2500}'..='\u{257f}'))
@@ -1181,8 +1182,8 @@ fn series_row(meant: Meaning, line: &str, (start, end): Span, found: &mut Found<
     }
 }
 
-/// A row of fixed width. Where words stand before the head alone, as `print("found:", frame)` prints it, rows end further left by
-/// as much as the words are wide.
+/// A row of fixed width. Where words come before the head alone, as with `print("found:", frame)`, rows end further left by
+/// the width of those words.
 fn frame_row(head: &Head, gaps: bool, line: &str, found: &mut Found<'_>) -> bool {
     if line.len() > LONGEST_LINE {
         return false;
@@ -1226,8 +1227,8 @@ fn stands_apart(columns: &[Column], gaps: bool, line: &str, parts: usize) -> boo
     (parts > 1 || words.len() > 1 && words.len() == columns.len() && each()) && (indexed || !by_index)
 }
 
-/// A row under a head of fixed width: what stands under each head that means something is tried whole, then cut where the
-/// heads beside it end or begin, for a table may be aligned to either side.
+/// A row under a head of fixed width: the text under each meaningful head is tried whole, then cut where the
+/// heads beside it end or begin, because a table may be aligned to either side.
 fn fixed_row(columns: &[Column], gaps: bool, line: &str, found: &mut Found<'_>) -> bool {
     let digits = || line.bytes().filter(u8::is_ascii_digit).count();
     let numeric = |column: &Column| heads::needs_digits(column.meant);
@@ -1236,7 +1237,7 @@ fn fixed_row(columns: &[Column], gaps: bool, line: &str, found: &mut Found<'_>) 
     }
     let ascii = line.is_ascii();
     let places: Vec<usize> = if ascii { Vec::new() } else { line.char_indices().map(|(at, _)| at).collect() };
-    // Between bytes and characters.
+    // Converts characters to bytes.
     let byte =
         |at: usize| if ascii { at.min(line.len()) } else { places.get(at).copied().unwrap_or(line.len()) };
     let char = |at: usize| if ascii { at } else { places.partition_point(|place| *place < at) };
@@ -1247,7 +1248,7 @@ fn fixed_row(columns: &[Column], gaps: bool, line: &str, found: &mut Found<'_>) 
     for (at, column) in columns.iter().enumerate().filter(|(_, column)| !column.meant.is_empty()) {
         let under = |part: &&Span| columns.len() == 1 || part.0 < column.end && part.1 > column.start;
         let secret = heads::only_secret(column.meant);
-        // A row that is wider than its head stands in the same order.
+        // A row that is wider than its head has the same order.
         let alike = parts.len() == columns.len() && gaps && !parts.iter().any(|part| under(&part));
         let own_part = |nth: usize, part: &&Span| if alike { nth == at } else { under(part) };
         let those = parts.iter().enumerate().filter(|(nth, part)| own_part(*nth, part));
@@ -1278,7 +1279,7 @@ fn fixed_row(columns: &[Column], gaps: bool, line: &str, found: &mut Found<'_>) 
             tries.into_iter().chain(touching).filter(|(start, end)| start < end).find_map(|(start, end)| {
                 let base = byte(start);
                 let ((from, to), rule) = heads::cell(column.meant, &line[base..byte(end)], place)?;
-                // To the left pandas sets values one blank behind their head.
+                // pandas puts left-aligned values one space after their head.
                 let shift = char(base + from).checked_sub(column.start);
                 let end = char(base + to);
                 let to_next = columns.get(at + 1).is_some_and(|next| next.start == end + 1);

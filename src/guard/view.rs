@@ -1,5 +1,5 @@
-//! Text as it reads once what hides it is taken away: invisible characters, terminal codes, full-width digits,
-//! percent, `\u0040`, `&#64;`. Built only where such a thing stands; each byte remembers where it came from.
+//! The decoded form of a text: without invisible characters, terminal codes, full-width digits, percent encoding,
+//! `\u0040`, `&#64;`. Built only where such a thing appears; each byte remembers its source.
 
 /// A decoded text with the way back.
 #[derive(Debug, Default)]
@@ -10,7 +10,7 @@ pub(super) struct View {
     pub(super) source: Vec<u32>,
 }
 
-/// For each byte whether it begins or goes on with letters that read as themselves: those of most scripts.
+/// For each byte whether it begins or continues letters that are not decoded: those of most scripts.
 static LETTERS: [bool; 256] = {
     let mut letters = [false; 256];
     let mut byte = 0x80;
@@ -22,7 +22,7 @@ static LETTERS: [bool; 256] = {
     letters
 };
 
-/// Whether the odd byte at `at` hides something, or is only a percent sign or a letter with an accent.
+/// Whether the odd byte at `at` hides something, or is only a percent sign or an accented letter.
 #[inline]
 pub(super) fn hides(text: &[u8], at: usize) -> bool {
     !LETTERS[usize::from(text[at])] && may_hide(text, at)
@@ -34,7 +34,7 @@ fn may_hide(text: &[u8], at: usize) -> bool {
     match text[at] {
         0..=8 | 0x1b | 0x7f => true,
         b'%' => hex(1) && hex(2),
-        // Behind `\n` in a string a value begins, but its letter reads as the value's first.
+        // After `\n` in a string a value begins, but its letter would become the value's first.
         b'\\' if matches!(next(1), b'n' | b'r' | b't') => next(2).is_ascii_alphanumeric() || next(2) == b'+',
         b'\\' if matches!(next(1), b'0'..=b'3') => octal(&text[at + 1..]).is_some(),
         b'\\' => matches!(next(1), b'u' | b'x' | b'U') && (next(2) == b'{' || hex(2)) && hex(3),
@@ -70,7 +70,7 @@ fn may_hide(text: &[u8], at: usize) -> bool {
     }
 }
 
-/// Whether a text reads as itself, but for what programs write with a percent sign, a backslash or an ampersand.
+/// Whether a text needs no decoding, except for what programs write with a percent sign, a backslash or an ampersand.
 pub(super) fn reads_as_it_is(text: &[u8]) -> bool {
     static MAY_HIDE: [bool; 256] = {
         let mut bytes = [false; 256];
@@ -84,7 +84,7 @@ pub(super) fn reads_as_it_is(text: &[u8]) -> bool {
         }
         bytes
     };
-    // As nearly all: `\t` to `~`, and `\x1b`, which is looked at below.
+    // The usual case: `\t` to `~`, and `\x1b`, which is checked below.
     let plain = |byte: &u8| byte.wrapping_sub(b'\t') <= b'~' - b'\t' && *byte != 0x1b;
     let parts = text.chunks(64).enumerate();
     !parts.filter(|(_, part)| !part.iter().fold(true, |all, byte| all & plain(byte))).any(|(nth, part)| {
@@ -93,7 +93,7 @@ pub(super) fn reads_as_it_is(text: &[u8]) -> bool {
     })
 }
 
-/// Builds the view of a text in which those are read as they are.
+/// Builds the view of a text in which those are not decoded.
 pub(super) fn shown(text: &[u8]) -> View {
     view_of(text, (0, text.len()), false)
 }
@@ -108,7 +108,7 @@ fn view_of(text: &[u8], (from, to): (usize, usize), escapes: bool) -> View {
     let mut at = from;
     while at < to {
         let rest = &text[at..to];
-        // What ends a line of a table does so.
+        // Line ends of a table stay line ends.
         let written =
             !escapes && (b"%\\&".contains(&rest[0]) || matches!(rest, [0xe2, 0x80, 0xa8 | 0xa9, ..]));
         let (len, becomes) = match rest {
@@ -146,10 +146,10 @@ enum Becomes {
     Char(char),
 }
 
-/// The character that an escape, an entity or a percent sign at the start of `text` stands for, or the first one itself
-/// where it is not ASCII: how many bytes, and which; none for an invisible one.
+/// The character that an escape, an entity or a percent sign at the start of `text` encodes, or the first character itself
+/// where it is not ASCII: its length, and the character; `None` for an invisible one.
 pub(super) fn code(text: &[u8]) -> Option<(usize, Option<char>)> {
-    // A line feed, which `decode` takes for a blank.
+    // A line feed, which `decode` turns into a space.
     if let [b'%', b'0', b'a' | b'A' | b'd' | b'D' | b'9', ..] = text {
         return Some((3, Some(' ')));
     }
@@ -163,7 +163,7 @@ pub(super) fn code(text: &[u8]) -> Option<(usize, Option<char>)> {
     }
 }
 
-/// Whether something that reads as something else may begin with a byte.
+/// Whether an encoded character may begin with a byte.
 fn is_odd(byte: u8) -> bool {
     static ODD: [bool; 256] = {
         let mut odd = [false; 256];
@@ -177,7 +177,7 @@ fn is_odd(byte: u8) -> bool {
     ODD[usize::from(byte)]
 }
 
-/// What stands at the start of `rest`: how many bytes, and what they read as.
+/// Decodes the start of `rest`: its length, and its decoded form.
 fn decode(rest: &[u8]) -> (usize, Becomes) {
     let first = rest[0];
     if !is_odd(first) {
@@ -187,7 +187,7 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
         return (rest.iter().take_while(|byte| LETTERS[usize::from(**byte)]).count(), Becomes::Same);
     }
     match first {
-        // A bell ends what controls a terminal: a link, a title.
+        // A bell ends a terminal command: a link, a title.
         7 => (1, Becomes::Char(' ')),
         0..=8 | 0x7f => (1, Becomes::Nothing),
         0x1b => escape(rest),
@@ -227,7 +227,7 @@ fn octal(rest: &[u8]) -> Option<u32> {
     digits.iter().try_fold(0, |sum, digit| Some(sum << 3 | char::from(*digit).to_digit(8)?))
 }
 
-/// What a code of a character reads as. A decoded line feed would let a rule look over the end of a line.
+/// The decoded form of a code point. A decoded line feed would let a rule look past the end of a line.
 fn code_point(code: u32) -> Becomes {
     match char::from_u32(code) {
         Some('\n' | '\r') => Becomes::Char(' '),
@@ -236,7 +236,7 @@ fn code_point(code: u32) -> Becomes {
     }
 }
 
-/// An escape in a string. In a string within a string each has one backslash more.
+/// An escape in a string. In a nested string each has one backslash more.
 fn backslash(rest: &[u8]) -> (usize, Becomes) {
     let letter = rest.iter().take(16).take_while(|byte| **byte == b'\\').count();
     if matches!(rest.get(letter), Some(b'n' | b'r' | b't')) {
@@ -257,7 +257,7 @@ fn backslash(rest: &[u8]) -> (usize, Becomes) {
     };
     match (escaped, rest.get(1)) {
         (Some((len, value)), _) => (len, code_point(value)),
-        // No escape of a program: what follows hides by itself.
+        // Not an escape of a program: what follows is decoded by itself.
         (_, Some(byte)) if *byte != b'\\' && is_odd(*byte) => (1, Becomes::Same),
         // Both bytes of another escape.
         (_, Some(_)) => (2, Becomes::Same),
@@ -265,8 +265,8 @@ fn backslash(rest: &[u8]) -> (usize, Becomes) {
     }
 }
 
-/// A terminal code (ECMA-48, 5.4 and 8.3): `ESC [ ... letter`, `ESC ] 8 ;`, `ESC ( B`, or `ESC` and one. None goes over a
-/// line feed. What a terminal reads between `ESC ]` and `ESC \` is text: the address of a link, a title.
+/// A terminal code (ECMA-48, 5.4 and 8.3): `ESC [ ... letter`, `ESC ] 8 ;`, `ESC ( B`, or `ESC` and one. None crosses a
+/// line feed. The part between `ESC ]` and `ESC \` is text: the address of a link, a title.
 fn escape(rest: &[u8]) -> (usize, Becomes) {
     let body = &rest[1..];
     match body.first() {
@@ -290,7 +290,7 @@ fn escape(rest: &[u8]) -> (usize, Becomes) {
     }
 }
 
-/// How much of a text a terminal takes for a command, where it begins with one: of a link the address too.
+/// The length of the terminal command at the start of a text; for a link including the address.
 pub(super) fn escape_len(rest: &[u8]) -> usize {
     let control = rest.starts_with(b"\x1b]").then(|| {
         let body = rest.iter().take(1024).take_while(|byte| **byte != b'\n');
@@ -302,7 +302,7 @@ pub(super) fn escape_len(rest: &[u8]) -> usize {
     control.flatten().unwrap_or_else(|| escape(rest).0)
 }
 
-/// How long the rest of a control sequence is.
+/// The length of the rest of a control sequence.
 fn control_len(rest: &[u8]) -> usize {
     let sequence = rest.iter().take(32).take_while(|byte| **byte != b'\n');
     sequence.enumerate().find(|(_, byte)| (0x40..0x7f).contains(*byte)).map_or(0, |(at, _)| at + 1)
@@ -321,7 +321,7 @@ fn numeric(rest: &[u8]) -> Option<(usize, u32)> {
     Some((skip + len + usize::from(digits.get(len) == Some(&b';')), value))
 }
 
-/// The named entities that addresses and numbers are written with.
+/// The named entities that appear in addresses and numbers.
 fn named(rest: &[u8]) -> Option<(usize, u32)> {
     const NAMES: [(&[u8], char); 9] = [
         (b"&commat;", '@'),
@@ -337,13 +337,13 @@ fn named(rest: &[u8]) -> Option<(usize, u32)> {
     NAMES.iter().find(|(name, _)| rest.starts_with(name)).map(|(name, c)| (name.len(), u32::from(*c)))
 }
 
-/// The plain character that people read; nothing for one that they do not see.
+/// The plain form of a character; `None` for an invisible one.
 fn fold(c: char) -> Option<char> {
     let digit = |zero: u32| char::from_digit(c as u32 - zero, 10);
     let ascii = |base: u32| char::from_u32(c as u32 - base);
     match c {
         '\u{9}'..='\u{7e}' | '\u{80}'..='\u{9f}' => Some(c),
-        // Control characters, and what Unicode calls Default_Ignorable_Code_Point.
+        // Control characters, and Unicode's Default_Ignorable_Code_Point.
         '\0'..='\u{8}' | '\u{7f}' | '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' => None,
         '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' => None,
         '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' => None,
@@ -362,7 +362,7 @@ fn fold(c: char) -> Option<char> {
         '\u{ff01}'..='\u{ff5e}' => ascii(0xfee0),
         '\u{660}'..='\u{669}' => digit(0x660),
         '\u{6f0}'..='\u{6f9}' => digit(0x6f0),
-        // Mathematical digits in five faces, and letters in thirteen (but for the few that Unicode keeps elsewhere).
+        // Mathematical digits in five styles, and letters in thirteen (except for the few that Unicode keeps elsewhere).
         '\u{1d7ce}'..='\u{1d7ff}' => char::from_digit((c as u32 - 0x1d7ce) % 10, 10),
         '\u{1d400}'..='\u{1d6a3}' => {
             let at = (c as u32 - 0x1d400) % 52;

@@ -1,6 +1,6 @@
-//! The guard over a JSON value: keys and values, with the name of a value as a hint. What comes out is always JSON.
+//! The guard over a JSON value: keys and values, with the name of a value as a hint. The result is always JSON.
 //!
-//! A name reaches its value over what stands between: `{"password": {"value": "x"}}`, `{"name": "password", "value": "x"}`,
+//! A name reaches its value across nesting: `{"password": {"value": "x"}}`, `{"name": "password", "value": "x"}`,
 //! a table's column, the numbered rows that pandas writes under a column's name.
 
 use std::collections::HashMap;
@@ -15,36 +15,36 @@ use super::scan::{holds_placeholder, names_a_kind};
 use super::stream::WITHHELD;
 use super::{Guard, Numbering, Report, embedded, heads};
 
-/// How deep a value may be nested.
+/// The deepest nesting of a value.
 const MAX_DEPTH: usize = 128;
-/// What stands in place of what is nested deeper.
+/// The replacement of anything nested deeper.
 pub(super) const TOO_DEEP: &str = "[TOO_DEEP]";
 
-/// Fields that hold the name of what is in the field `value` beside them.
+/// Fields that hold the name of the field `value` beside them.
 const NAMES: [&str; 6] = ["key", "name", "id", "variable", "field", "header"];
-/// Fields that hold what the name of their object says.
+/// Fields that hold the value that their object names.
 const VALUES: [&str; 9] = ["value", "values", "val", "current", "previous", "old", "new", "plaintext", "raw"];
 
 fn is_one_of(name: &str, names: &[&str]) -> bool {
     names.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// What a walk needs.
+/// The state of a walk.
 pub(super) struct Walk<'a> {
     pub(super) guard: &'a Guard,
     pub(super) numbering: &'a mut Numbering,
     pub(super) report: &'a mut Report,
-    /// How much PDFs may inflate to.
+    /// How many bytes PDFs may still inflate to.
     pub(super) left: &'a mut u64,
 }
 
 impl Walk<'_> {
-    /// Guards a value and all below it; `name` is a media type or nothing.
+    /// Guards a value and everything below it; `name` is a media type or empty.
     pub(super) fn value(&mut self, name: &str, value: Value) -> Value {
         self.under(name, value, 0)
     }
 
-    /// Guards a value that a name speaks of.
+    /// Guards a value under a name.
     fn under(&mut self, name: &str, value: Value, depth: usize) -> Value {
         if depth > MAX_DEPTH {
             self.report.withheld += 1;
@@ -123,7 +123,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A list of strings that may be the lines of a table, guarded as that.
+    /// A list of strings that may be the lines of a table, guarded as one text.
     fn lines(&mut self, items: &[Value]) -> Option<Vec<Value>> {
         let first = items.first()?.as_str()?;
         if items.len() < 2 || !first.contains([',', ';', '|', '\t']) || !heads::may_be_head(first) {
@@ -166,7 +166,7 @@ impl Walk<'_> {
         let mut same = HashMap::new();
         for (field, value) in fields {
             let key = self.guard.run(&field, self.numbering, self.report);
-            // The key as it goes out speaks of its value, so that it says the same the next time.
+            // The guarded key labels its value, so that a second pass gives the same result.
             let field = key.clone();
             let key = apart(key, &out, &mut same);
             let index = !field.is_empty() && field.bytes().all(|byte| byte.is_ascii_digit());
@@ -177,7 +177,7 @@ impl Walk<'_> {
                 }
                 (value, _, Some(label)) if inherits => self.under(label, value, depth + 1),
                 (value, ..) if inherits && names_a_kind(name) => self.under(name, value, depth + 1),
-                // Under the name of a column stand its values, by whatever names their rows have.
+                // The values under a column's name belong to it, by whatever names their rows have.
                 (value, ..) if speaks_below(name) && !names_a_kind(&field) => {
                     self.under(name, value, depth + 1)
                 }
@@ -193,7 +193,7 @@ impl Walk<'_> {
     }
 }
 
-/// Two keys that became one must not swallow a value: the second gets a number. `same` counts them.
+/// Two keys that became equal must not swallow a value: the second gets a number. `same` counts them.
 fn apart(key: String, taken: &Map<String, Value>, same: &mut HashMap<String, usize>) -> String {
     if !taken.contains_key(&key) {
         return key;
@@ -208,19 +208,19 @@ fn apart(key: String, taken: &Map<String, Value>, same: &mut HashMap<String, usi
     }
 }
 
-/// Whether a name speaks for all below it. That of a secret does not: a token has a type and a date too.
+/// Whether a name applies to everything below it. A secret's name does not: a token has a type and a date too.
 fn speaks_below(name: &str) -> bool {
     let meant = heads::meaning(name);
     !meant.is_empty() && !heads::only_secret(meant)
 }
 
-/// The names of a table's columns, if these are any and one of them tells something.
+/// The names of a table's columns, if these are names and one of them has a meaning.
 fn columns(head: &Value) -> Option<Vec<String>> {
     let head = head.as_array()?;
     let names: Vec<String> =
         head.iter().enumerate().map(|(at, head)| column(at, head)).collect::<Option<_>>()?;
     if head.iter().filter(|head| !head.is_number()).count() < names.len().min(2)
-        // What was replaced is no name, or a head would be one only the second time.
+        // A replaced name is not a name; otherwise a second pass would treat the row differently.
         || names.iter().any(|name| holds_placeholder(name))
         || !names.iter().any(|name| names_a_kind(name))
     {
@@ -229,8 +229,8 @@ fn columns(head: &Value) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// The name of a column: itself, or what an object that describes it calls it. A number is one where it counts the columns
-/// or is a year; another stands in a row.
+/// The name of a column: itself, or the name in an object that describes it. A number is one where it counts the columns
+/// or is a year; any other number belongs to a row.
 fn column(at: usize, head: &Value) -> Option<String> {
     match head {
         Value::String(name) => Some(name.clone()),

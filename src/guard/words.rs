@@ -1,7 +1,7 @@
-//! The words by which names and sentences are judged, read from `rules/names.toml`.
+//! The word lists for judging names and sentences, read from `rules/names.toml`.
 //!
-//! Only the lists are here. What is made of them, tables by last letters and a searcher, stands beside the code that
-//! looks: [`super::scan`].
+//! Only the lists are here. The structures built from them (tables by last letters, a searcher) are next to the code that
+//! uses them: [`super::scan`].
 
 use std::sync::LazyLock;
 
@@ -21,19 +21,19 @@ pub(super) static WORDS: LazyLock<Words> = LazyLock::new(|| {
 pub(super) struct Words {
     /// Ends of names.
     pub(super) ending: Vec<Ending>,
-    /// Words close before a random text.
+    /// Words that come close before a random text.
     pub(super) near: Vec<Group<Nearby>>,
     /// Context words that are looked for everywhere.
     pub(super) context: Vec<Group<ContextWord>>,
-    /// What makes a name of the word behind it.
+    /// Phrases that turn the word after them into a name.
     pub(super) phrase: Vec<Phrase>,
-    /// Flags of one letter that take a password.
+    /// One-letter flags that take a password.
     pub(super) flag: Vec<Flag>,
-    /// Lists of one sort each.
+    /// Lists of plain words.
     pub(super) list: Lists,
 }
 
-/// Words that names end in.
+/// Words at the end of names.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Ending {
@@ -44,11 +44,11 @@ pub(super) struct Ending {
     pub(super) words: Vec<String>,
 }
 
-/// What a name says of its value. Of two that its end may say, the first in this order counts.
+/// The kind of value that a name announces. If its end matches two, the first in this order counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Name {
-    /// Nothing of ours.
+    /// None of these.
     Other,
     /// A password: almost anything may be one.
     Password,
@@ -58,11 +58,11 @@ pub(super) enum Name {
     Authorization,
     /// A cookie.
     Cookie,
-    /// `key` with a word before it: secret when it looks random.
+    /// `key` with a word before it: secret if it looks random.
     Key,
     /// A few digits: `PIN`, `CVV`.
     Pin,
-    /// A state's number in which letters stand.
+    /// A national identifier with letters in it.
     Id,
     /// A person's name.
     Person,
@@ -70,14 +70,14 @@ pub(super) enum Name {
     Address,
     /// The last word of a phrase in another language.
     Worded,
-    /// What stands before it decides.
+    /// The text before it decides.
     Empty,
-    /// `value`: what it is stands in the name beside it.
+    /// `value`: its meaning is in the name beside it.
     #[serde(skip)]
     Named,
 }
 
-/// Words that say the same.
+/// Words with the same meaning.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Group<S> {
@@ -85,60 +85,60 @@ pub(super) struct Group<S> {
     pub(super) words: Vec<String>,
 }
 
-/// What a word near a random text says of it.
+/// The meaning of a word near a random text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Nearby {
-    /// It is secret.
+    /// It is a secret.
     Sure,
-    /// It is secret where nothing speaks against it.
+    /// It is a secret unless something contradicts it.
     Key,
     /// It is something else.
     Against,
 }
 
-/// What follows a context word.
+/// The form that follows a context word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ContextWord {
     /// A password, in a sentence or another form.
     Sentence,
-    /// The same, the verb included.
+    /// The same, with the verb included.
     Is,
-    /// A secret, in a form that names have without a mark.
+    /// A secret, in a form in which names appear without a mark.
     Named,
     /// A user and a password, as arguments.
     Call,
     /// A password in quotes.
     String,
-    /// A state's number in which letters stand.
+    /// A national identifier with letters in it.
     Id,
 }
 
-/// What stands before a word and makes a name of both.
+/// Words that together with the one before or after make a name.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Phrase {
     /// The last word.
     pub(super) word: String,
     pub(super) says: Name,
-    /// What may stand before it.
+    /// What may come before it.
     pub(super) words: Vec<String>,
 }
 
-/// A flag of one letter.
+/// A one-letter flag.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Flag {
     pub(super) letter: String,
-    /// Whether the password follows without a blank.
+    /// Whether the password follows without a space.
     #[serde(default)]
     pub(super) glued: bool,
-    /// The commands that take it so.
+    /// The commands that take it in this form.
     pub(super) words: Vec<String>,
 }
 
-/// Lists of one sort each; the file says what they are.
+/// Lists of plain words; the file describes them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Lists {
@@ -186,7 +186,7 @@ impl<S: Copy> Endings<S> {
         }
     }
 
-    /// The words that a text ends in, in any ASCII case.
+    /// The words that a text ends in, ignoring ASCII case.
     #[inline]
     pub(super) fn of<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = &'a EndingWord<S>> {
         self.0[Self::place(text)].iter().filter(|ending| ends(text, ending.word.as_bytes()))
@@ -194,14 +194,14 @@ impl<S: Copy> Endings<S> {
 }
 
 impl<S> EndingWord<S> {
-    /// Whether the word, which ends a text, begins where a word of it does, if it has to.
+    /// Whether the word at the end of a text begins at a word border of the text, if required.
     #[inline]
     pub(super) fn is_apart(&self, text: &[u8]) -> bool {
         !self.whole || !is_glued(text, text.len() - self.word.len())
     }
 }
 
-/// Whether a text ends in a word, in any ASCII case.
+/// Whether a text ends in a word, ignoring ASCII case.
 #[inline]
 pub(super) fn ends(text: &[u8], word: &[u8]) -> bool {
     text.len() >= word.len() && text[text.len() - word.len()..].eq_ignore_ascii_case(word)
@@ -213,7 +213,7 @@ pub(super) fn ends(text: &[u8], word: &[u8]) -> bool {
 pub(super) struct Set(Vec<Vec<String>>);
 
 impl Set {
-    /// Whether a text is one of the words, in any ASCII case.
+    /// Whether a text is one of the words, ignoring ASCII case.
     #[inline]
     pub(super) fn holds(&self, text: &[u8]) -> bool {
         let same_length = self.0.get(text.len()).map_or(&[][..], Vec::as_slice);
@@ -243,7 +243,7 @@ impl From<Vec<String>> for Set {
 mod tests {
     use super::*;
 
-    /// The words after which `covers(before, word)` says that they are never come to.
+    /// The words that can never match, because `covers(before, word)` holds for an earlier one.
     fn covered(words: &[String], covers: fn(&str, &str) -> bool) -> Vec<&String> {
         let hidden = |at: usize| words[..at].iter().any(|before| covers(before, &words[at]));
         (0..words.len()).filter(|at| hidden(*at)).map(|at| &words[at]).collect()
@@ -265,7 +265,7 @@ mod tests {
             let mut words = words.clone();
             assert!(covered(&words, begins).is_empty(), "{:?}", covered(&words, begins));
             words.reverse();
-            // Of verbs the first that fits counts: a longer one may stand before.
+            // The first verb that fits counts, so a longer one must come first.
             let same = |before: &str, word: &str| before == word;
             assert!(covered(&words, same).is_empty(), "{:?}", covered(&words, same));
         }

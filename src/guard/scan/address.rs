@@ -7,20 +7,20 @@ use super::excuse::Candidate;
 
 /// Eight groups, a dotted IPv4 tail.
 const MAX: usize = 46;
-/// So many groups are an address in whatever block.
+/// This many groups are an address in any block.
 const WHOLE: usize = 6;
-/// How far before an address a word for it may stand.
+/// How far before an address its label may be.
 const LABEL: usize = 16;
 
 impl Scanner<'_> {
-    /// Looks at the address around the first of its colons.
+    /// Examines the address around the first of its colons.
     #[inline(never)]
     #[expect(clippy::too_many_lines, reason = "the conditions of an address, in the order of their cost")]
     pub(super) fn ipv6(&mut self, at: usize) {
         if at < self.addresses_done {
             return;
         }
-        // Two colons side by side, or five with up to four digits between: nothing less is one.
+        // Two colons side by side, or five with up to four digits between: the minimum for an address.
         let marks = self.bits(at, |block| block.mark) & (u64::MAX >> (64 - MAX));
         if marks & marks >> 1 == 0 {
             let gap = (marks >> 1).trailing_zeros();
@@ -102,7 +102,7 @@ impl Scanner<'_> {
     }
 }
 
-/// Whether an address is in a block that is in use (IANA, "Internet Protocol Version 6 Address Space"). In all others, few groups
+/// Whether an address is in a block in use (IANA, "Internet Protocol Version 6 Address Space"). In all others, few groups
 /// are the slice of an array (`[::2]`, `[1::]`), a time or a path.
 fn is_assigned(address: Ipv6Addr) -> bool {
     let first = address.segments()[0];

@@ -1,7 +1,7 @@
-//! Secrets behind a context word, without an assignment: `the password is x`, `<password>x</password>`, `IDENTIFIED BY 'x'`.
+//! Secrets after a context word, without an assignment: `the password is x`, `<password>x</password>`, `IDENTIFIED BY 'x'`.
 //!
-//! A few parts of words are looked for everywhere, and what stands behind them is judged. A value without a mark before it
-//! is easily prose, so it has to look less like a word than one behind a name.
+//! A few parts of words are looked for everywhere, and the text after them is judged. A value without a mark before it
+//! is easily prose, so it must look less like a word than one after a name.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ use super::{Scanner, first_line};
 use crate::guard::classes::only;
 use crate::guard::words::{ContextWord, Name, WORDS};
 
-/// How far above a value its name may end and, with its first letters, begin: what stands between are signs and blanks.
+/// How far above a value its name may end and, with its first letters, begin: only punctuation and spaces are between.
 const GAP: usize = 48;
 pub(super) const ABOVE: usize = 64;
 
@@ -28,7 +28,7 @@ impl Scanner<'_> {
             ContextWord::Sentence => {
                 // `pw for the vpn: x`
                 let whose = self.text[..end].ends_with(b" for");
-                // `senha ` has its blank.
+                // `senha ` includes its space.
                 let blank = usize::from(self.text[end - 1] == b' ');
                 let letters = || if blank > 0 { 0 } else { letters(&self.text[end..]) };
                 let at = if whose { end - b" for".len() } else { end + letters() - blank };
@@ -42,10 +42,10 @@ impl Scanner<'_> {
             }
             ContextWord::Is => self.password_sentence(end, true),
             ContextWord::Named => {
-                // The quote behind it may be a part of what was looked for.
+                // The quote after it may be part of the context word.
                 let end = end - usize::from(matches!(self.text[end - 1], b'"' | b'\''));
                 let end = end + letters(&self.text[end..]);
-                // Nearly always nothing else stands there.
+                // The usual case: one of these follows.
                 if matches!(self.byte(end), b'"' | b'\'' | b'(' | b'>' | b' ')
                     && let Some(start) = self.name_start(end, end)
                 {
@@ -81,8 +81,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// `password: |` of YAML, `password =`, a table's or a list's lone `password`, and the value on the line below: it has
-    /// to be alone there, and the looks of a password.
+    /// `password: |` of YAML, `password =`, a table's or a list's lone `password`, and the value on the line below: it must
+    /// be alone there and look like a password.
     #[inline(never)]
     pub(super) fn value_below(&mut self, word: ContextWord, end: usize) {
         let letters = self.text[end..].iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
@@ -112,13 +112,13 @@ impl Scanner<'_> {
         }
     }
 
-    /// Whether nothing but blanks and signs stands on its line before a place.
+    /// Whether only spaces and punctuation come before a place on its line.
     fn is_alone(&self, at: usize) -> bool {
         let line = self.line_to(at, 24);
         line.is_some_and(|line| line.iter().all(|byte| !byte.is_ascii_alphanumeric()))
     }
 
-    /// The line up to a place, when it begins within `len` bytes. Behind a placeholder none does: what it stands for may have
+    /// The line up to a place, if it begins within `len` bytes. After a placeholder no line begins: the value behind it may have
     /// been read otherwise.
     fn line_to(&self, at: usize, len: usize) -> Option<&[u8]> {
         let before = self.before(at, len);
@@ -126,7 +126,7 @@ impl Scanner<'_> {
         (line.len() < before.len() || before.len() < len && !self.walled).then_some(line)
     }
 
-    /// Whether the line above a random text says that it is a secret: `client_secret:`, `Your token:`, a lone `api_key`.
+    /// Whether the line above a random text labels it as a secret: `client_secret:`, `Your token:`, a lone `api_key`.
     pub(super) fn is_labelled_above(&self, at: usize, sure: impl FnOnce(&[u8]) -> bool) -> bool {
         let before = self.before(at, GAP);
         let gap = before.iter().rev().take_while(|byte| GAP_SIGNS[usize::from(**byte)]).count();
@@ -138,20 +138,20 @@ impl Scanner<'_> {
     }
 
     /// `password is x`, `password x` of netrc and command lines, `<password>x</password>`, `| password | x |`: `at` is
-    /// behind the word.
+    /// after the word.
     fn password_sentence(&mut self, at: usize, is: bool) {
         let rest = &self.text[at..self.to.min(at + 96)];
         if rest.first() == Some(&b'>') {
             return self.element(at + 1);
         }
         let Some(clause) = clause(rest, is) else { return };
-        // The value may go on beyond the window.
+        // The value may continue beyond the window.
         let rest = &self.text[at + clause.from..self.to.min(at + MAX_VALUE)];
         let (len, mark) = clause.value_len(rest);
         let (value, behind) = rest.split_at(len);
         let next = behind.first().copied().unwrap_or(0);
         let quoted = clause.quote.is_some();
-        // A quote with this behind it ends a string of JSON.
+        // A quote with this after it ends a string of JSON.
         let ends = quoted && matches!(value.first(), Some(b':' | b',' | b'}' | b']'));
         if ends
             || value.len() < 5
@@ -165,7 +165,7 @@ impl Scanner<'_> {
                 byte.is_ascii_digit()
                     || byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
             });
-        // A verb or a quote alone is evidence only for what no word looks like.
+        // A verb or a quote alone is evidence only for a value that does not look like a word.
         let fits = clause.verb == quoted || mixed;
         if clause.quote.is_some_and(|quote| next != quote) || !fits {
             return;
@@ -181,14 +181,14 @@ impl Scanner<'_> {
         }
     }
 
-    /// Whether a value without a verb or a quote is one by its place: behind a user's name in netrc or on a command line, or
+    /// Whether a value without a verb or a quote is one by its place: after a user name in netrc or on a command line, or
     /// at the end of a line.
     fn is_listed(&self, at: usize, value: &[u8], behind: &[u8], mixed: bool) -> bool {
         let named = |word: &[u8]| contains(self.label(at, 80), word);
         let login = || named(b"login ");
         let listed = || login() || named(b"-user ") || named(b"--password") || named(b" -pass");
         let last = matches!(behind.first(), None | Some(0 | b'\n' | b'\r'));
-        // Of netrc nothing but its own words may follow: `the login and password portion is` is prose.
+        // In netrc only its own words may follow: `the login and password portion is` is prose.
         let netrc_ends = || {
             let word = first_line(behind).trim_ascii_start();
             let names = [&b"account"[..], b"macdef", b"machine", b"port"];
@@ -199,7 +199,7 @@ impl Scanner<'_> {
             || last && classes(value) >= 3 && shape_of(value) == Shape::Random
     }
 
-    /// `Use x as the password`: `at` is where the word begins.
+    /// `Use x as the password`: the word begins at `at`.
     fn value_before(&mut self, at: usize) -> bool {
         let before = self.before(at, 48);
         let value = [&b" as the "[..], b" as a ", b" as your ", b" as "]
@@ -227,8 +227,8 @@ impl Scanner<'_> {
         close.is_some_and(|close| opens && self.named_element(Name::Password, at + close + 1))
     }
 
-    /// What no `:` or `=` stands before: `setPassword("x")`, `("DB_PASSWORD", "x")`, `secret "x"`,
-    /// `<string name="api_secret">x</string>`, `("password").send_keys("x")`. `at` is behind the name.
+    /// Forms without `:` or `=`: `setPassword("x")`, `("DB_PASSWORD", "x")`, `secret "x"`,
+    /// `<string name="api_secret">x</string>`, `("password").send_keys("x")`. `at` is after the name.
     fn unmarked(&mut self, kind: Name, at: usize) -> bool {
         let rest = &self.text[at..self.to.min(at + 64)];
         let rest = rest.strip_prefix(b"]").unwrap_or(rest);
@@ -261,7 +261,7 @@ impl Scanner<'_> {
         self.unmarked_value(kind, start, start + len)
     }
 
-    /// A value that has to look like one by itself.
+    /// A value without a mark, which must look like one by itself.
     fn unmarked_value(&mut self, kind: Name, start: usize, end: usize) -> bool {
         let value = &self.text[start..end];
         let digits = value.iter().filter(|byte| byte.is_ascii_digit()).count();
@@ -282,7 +282,7 @@ impl Scanner<'_> {
         fits
     }
 
-    /// `>x</`: `from` is behind the `>`.
+    /// `>x</`: `from` is after the `>`.
     fn named_element(&mut self, kind: Name, from: usize) -> bool {
         let line = &self.text[from..self.to.min(from + 256)];
         // `<setting name="password"><value>x</value>`
@@ -296,7 +296,7 @@ impl Scanner<'_> {
             && self.unmarked_value(kind, from + inner, from + inner + len)
     }
 
-    /// The password among the strings of a call: the second of two, the third of more. `at` is behind the bracket.
+    /// The password among the strings of a call: the second of two, the third of more. `at` is after the bracket.
     fn call(&mut self, at: usize) {
         let line = &self.text[at..self.to.min(at + 160)];
         let (mut strings, mut found) = (0, None);
@@ -343,20 +343,20 @@ impl Scanner<'_> {
     }
 }
 
-/// What follows a context word for a password.
+/// The text after a context word for a password.
 struct Clause {
-    /// Where the value begins.
+    /// The start of the value.
     from: usize,
     quote: Option<u8>,
-    /// Whether a verb says that it is the password.
+    /// Whether a verb introduces the password.
     verb: bool,
-    /// Whether it stands in a table.
+    /// Whether it is in a table.
     cell: bool,
-    /// Whether the verb joins it to the word without a blank, in a script that has none.
+    /// Whether the verb joins it to the word without a space, in a script that has none.
     joined: bool,
 }
 
-/// How `rest` goes on behind a word for a password; `is` where the verb stands before it.
+/// How `rest` continues after a word for a password; `is` if the verb comes before it.
 #[inline]
 fn clause(rest: &[u8], is: bool) -> Option<Clause> {
     let blanks = |rest: &[u8]| rest.iter().take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
@@ -381,13 +381,13 @@ fn clause(rest: &[u8], is: bool) -> Option<Clause> {
 }
 
 impl Clause {
-    /// How long the value is that begins a text, and how much longer what is hidden: an exclamation mark behind it may be
-    /// the password's own.
+    /// The length of the value at the start of a text, and how much longer the hidden part is: an exclamation mark after it may
+    /// belong to the password.
     #[inline]
     fn value_len(&self, rest: &[u8]) -> (usize, usize) {
         let stop = |byte: &&u8| match self.quote {
             Some(quote) => **byte != quote && **byte != b'\n',
-            // What is joined without a blank goes on as prose: `パスワードは12文字以上です`.
+            // Text joined without a space continues as prose: `パスワードは12文字以上です`.
             None if self.joined && **byte >= 0x80 => false,
             None => !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'' | b'<'),
         };
@@ -405,21 +405,21 @@ impl Clause {
     }
 }
 
-/// What may stand between a name and the value below it.
+/// Characters that may be between a name and the value below it.
 static GAP_SIGNS: [bool; 256] = only(b" \t\r\n:=|>\"'`*+-");
 
-/// How long the signs and blanks are that `rest` begins with, where they go over a line feed to a value; and whether a mark
-/// stands before that, as behind a name.
+/// The length of the punctuation and spaces at the start of `rest`, if they cross a line feed to a value; and whether a mark
+/// comes before that, as after a name.
 #[inline]
 fn gap_below(rest: &[u8]) -> Option<(usize, bool)> {
     let gap = rest.iter().take_while(|byte| GAP_SIGNS[usize::from(**byte)]).count();
     let first = memchr::memchr(b'\n', &rest[..gap])?;
     let last = memchr::memrchr(b'\n', &rest[..gap])? + 1;
-    // The value stood there: a mask is left of it.
+    // A mask is left of the value.
     if memchr::memmem::find(&rest[..last], b"***").is_some() {
         return None;
     }
-    // What belongs to the value: signs behind the blanks, a bar and a quote.
+    // The part that belongs to the value: punctuation after the spaces, a bar and a quote.
     let blanks = |from: usize| rest[from..gap].iter().take_while(|b| matches!(**b, b' ' | b'\t')).count();
     let mut start = last + blanks(last);
     if rest[..gap].get(start) == Some(&b'|') {
@@ -430,8 +430,8 @@ fn gap_below(rest: &[u8]) -> Option<(usize, bool)> {
     Some((start, marked))
 }
 
-/// Whether what stands below a name is where the value is: `process.env.E2E_PASSWORD!;`, `&self.password1;`, an anchor of
-/// YAML (`*anchor1`), a sealed vault. `gap` is what stands between.
+/// Whether the text below a name refers to a value: `process.env.E2E_PASSWORD!;`, `&self.password1;`, an anchor of
+/// YAML (`*anchor1`), a sealed vault. `gap` is the text between.
 fn is_reference(value: &[u8], gap: &[u8]) -> bool {
     let yaml = gap.contains(&b':') && !gap.iter().any(|byte| matches!(byte, b'|' | b'>' | b'='));
     let mark = value.iter().take_while(|byte| matches!(byte, b'&' | b'*')).count();
@@ -443,7 +443,7 @@ fn is_reference(value: &[u8], gap: &[u8]) -> bool {
         && name.len() + mark == value.len()
         && !name.iter().any(u8::is_ascii_uppercase)
         && is_names(name, b"_-");
-    // `opts?.auth?.pass2`: the last of the names says what it is.
+    // `opts?.auth?.pass2`: the last name decides.
     let part = |byte: &u8| byte.is_ascii_alphanumeric() || b"_?!".contains(byte);
     let names = name.split(|byte| *byte == b'.').all(|name| name.iter().all(part) && !name.is_empty());
     let dotted = memchr::memrchr(b'.', name)
@@ -451,7 +451,7 @@ fn is_reference(value: &[u8], gap: &[u8]) -> bool {
     anchor || dotted || value.starts_with(b"$ANSIBLE_VAULT;")
 }
 
-/// What stands between a context word and the password, where a text begins with it.
+/// The text between a context word and the password at the start of a text.
 fn verb(text: &[u8]) -> Option<&'static [u8]> {
     static FIRST: LazyLock<[bool; 256]> = LazyLock::new(|| {
         let first: Vec<u8> = WORDS.list.verbs.iter().map(|verb| verb.as_bytes()[0]).collect();
@@ -462,8 +462,8 @@ fn verb(text: &[u8]) -> Option<&'static [u8]> {
     verbs.find(|verb| verb[0] == *first && text.starts_with(verb))
 }
 
-/// Whose password it is, and a verb: ` for user 'root' is `, ` to the vault: `, ` is generated for root@localhost: `. How
-/// long that is.
+/// The owner of a password, and a verb: ` for user 'root' is `, ` to the vault: `, ` is generated for root@localhost: `. Its
+/// length.
 fn owner(text: &[u8]) -> Option<usize> {
     WORDS.list.owners.iter().find(|word| text.starts_with(word.as_bytes()))?;
     let text = &text[..text.len().min(56)];
@@ -473,7 +473,7 @@ fn owner(text: &[u8]) -> Option<usize> {
     WORDS.list.owner_verbs.iter().filter_map(place).min()
 }
 
-/// How many of small letters, capitals, digits and signs a value has.
+/// How many classes of characters a value has: lowercase letters, capitals, digits, punctuation.
 fn classes(value: &[u8]) -> usize {
     let sign = |byte: &u8| b"!@#$%^&*?~+".contains(byte);
     let tests: [&dyn Fn(&u8) -> bool; 4] =
@@ -481,7 +481,7 @@ fn classes(value: &[u8]) -> usize {
     tests.into_iter().filter(|test| value.iter().any(test)).count()
 }
 
-/// A word that nothing but a password looks like: letters, digits and a sign inside.
+/// A word that can only be a password: letters, digits and punctuation inside.
 fn is_strong(value: &[u8]) -> bool {
     let inner = &value[1..value.len() - 1];
     value.len() >= 8
@@ -511,7 +511,7 @@ mod tests {
         for text in ["*Winter26", "Winter.Sun26!", "hunter2!", "*x9Kd82hfLq", "&hunter2x!", "!", "&"] {
             assert!(!is_reference(text.as_bytes(), b":\n  "), "{text}");
         }
-        // In a block of YAML a star is the password's own.
+        // In a YAML block a star belongs to the password.
         assert!(!is_reference(b"*anchor1", b": |\n  "));
     }
 }

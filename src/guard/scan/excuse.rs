@@ -1,8 +1,8 @@
 //! The one place where a candidate becomes a finding or is excused.
 //!
-//! A detector proposes a [`Candidate`]: a span, a rule, and the evidence for it. The rows of `rules/excuses.toml` say what
-//! each evidence is worth, what excuses a candidate, and how much a policy's profile asks for. What is left of the sum is
-//! compared with that.
+//! A detector proposes a [`Candidate`]: a span, a rule, and the evidence for it. The rows of `rules/excuses.toml` give
+//! each evidence a weight, say what excuses a candidate, and set the threshold of a policy's profile. The remaining sum is
+//! compared with the threshold.
 
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, OnceLock};
@@ -22,10 +22,10 @@ use super::{Finding, LEFT, Scanner, first_line, last_line};
 use crate::guard::Kind;
 use crate::guard::rule::{LazyRegex, RULES, RuleId};
 
-/// How much of a line on each side of a candidate a row may look at.
+/// How much of a line on each side of a candidate a row may examine.
 const AROUND: usize = 96;
 
-/// What speaks for a candidate.
+/// Evidence for a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Evidence {
@@ -33,33 +33,33 @@ pub enum Evidence {
     Form,
     /// A form that hardly anything else has.
     RareForm,
-    /// A check digit or a range of numbers that are given out.
+    /// A check digit or an issued number range.
     Check,
     /// A mark of its own: a provider's prefix, `+`, `@`, a scheme.
     Mark,
-    /// A word beside it that says what it is.
+    /// A word beside it that names its kind.
     Word,
-    /// A word beside it that means other things too.
+    /// A word beside it that has other meanings too.
     WeakWord,
     /// The head of its column, or its key.
     Head,
-    /// The groups that its kind is printed in.
+    /// The groups in which its kind is printed.
     Grouped,
     /// Nothing like it on its line.
     Alone,
     /// Prose around it.
     Prose,
-    /// Numbers like it on its line, and all of them pass the check.
+    /// Numbers like it on its line, all of which pass the check.
     Likes,
 }
 
-/// How much a policy asks for, and which excuses it takes.
+/// How much evidence a policy requires, and which excuses apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
-    /// Rather one number too many than one value left.
+    /// Better one number too many than one value missed.
     Strict,
-    /// What most outputs need.
+    /// Suitable for most outputs.
     #[default]
     Balanced,
     /// For sandboxes that mostly print programs: a form alone is not enough.
@@ -72,7 +72,7 @@ impl Profile {
     }
 }
 
-/// What a line is.
+/// The kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Carrier {
@@ -102,7 +102,7 @@ pub enum Carrier {
     Other,
 }
 
-/// What a value may be as a whole.
+/// The form of a whole value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
@@ -112,15 +112,15 @@ pub enum Form {
     Path,
     /// An expression of a program.
     Expression,
-    /// A text with places in it that are filled in, or that spell out other characters.
+    /// A text with placeholders to fill in, or with spelled-out characters.
     Filled,
     /// Names joined by `::`.
     Scoped,
-    /// What a program calls a type or a variable.
+    /// The name of a type or a variable in a program.
     Identifier,
-    /// What a mask left.
+    /// The result of masking.
     Mask,
-    /// One sign many times.
+    /// One character many times.
     OneSign,
     /// A power of two, or one less.
     PowerOfTwo,
@@ -128,11 +128,11 @@ pub enum Form {
     Rising,
     /// A word for a secret itself.
     SecretWord,
-    /// One of the words that stand where a value would.
+    /// One of the words that are written in place of a value.
     NoValue,
 }
 
-/// A reason why a candidate is none: a row of `rules/excuses.toml`. All that it asks has to hold.
+/// A reason to reject a candidate: a row of `rules/excuses.toml`. All its conditions must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Excuse {
@@ -154,7 +154,7 @@ pub struct Excuse {
     /// A pattern that the line before must not have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unless_before: Option<String>,
-    /// A pattern of the line behind.
+    /// A pattern of the line after.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub behind: Option<String>,
     /// Whether one of `before` and `behind` is enough.
@@ -163,34 +163,34 @@ pub struct Excuse {
     /// A pattern of the line from the value on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub onward: Option<String>,
-    /// Whether the group of the pattern of the value that took part (or all of it) is words as names are, joined by these signs.
+    /// Whether the group of the value's pattern that matched (or all of it) is words as in names, joined by these characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
-    /// What the value (or that group) is as a whole; any of these.
+    /// The form of the whole value (or of that group); any of these.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub form: Vec<Form>,
-    /// What the value looks like; any of these.
+    /// The shape of the value; any of these.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shape: Vec<Shape>,
-    /// Whether the value stands in quotes.
+    /// Whether the value is in quotes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quoted: Option<bool>,
-    /// Evidence that has to be there.
+    /// Evidence that is required.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<Evidence>,
-    /// Evidence that must not be there.
+    /// Evidence that must be absent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<Evidence>,
-    /// What its line must not be.
+    /// Kinds that its line must not have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unless_carrier: Vec<Carrier>,
-    /// Within how many bytes before a context word of the rule stands.
+    /// The number of bytes before it within which a context word of the rule is required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<usize>,
-    /// Whether a number of its length above fails the check.
+    /// Whether a number of the same length above it fails the check.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub column: bool,
-    /// The profiles in which it counts; in all, where it names none.
+    /// The profiles in which it applies; all by default.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<Profile>,
     /// Whether it is switched off in every profile.
@@ -198,7 +198,7 @@ pub struct Excuse {
     pub off: bool,
     /// Texts that it lets pass.
     pub examples: Vec<String>,
-    /// Texts near it in which something is found all the same.
+    /// Similar texts in which something is found all the same.
     pub counter_examples: Vec<String>,
 }
 
@@ -219,7 +219,7 @@ struct Line {
     line: String,
 }
 
-/// Patterns that are looked for together; built when they are first asked.
+/// Patterns that are matched together; built on first use.
 struct Patterns {
     texts: Vec<String>,
     built: OnceLock<RegexSet>,
@@ -241,21 +241,21 @@ impl Patterns {
     }
 }
 
-/// A row, ready to be asked.
+/// A row, compiled.
 struct Row {
     unless_value: Option<LazyRegex>,
     before: Option<LazyRegex>,
     unless_before: Option<LazyRegex>,
     behind: Option<LazyRegex>,
     onward: Option<LazyRegex>,
-    /// The pattern of the value, where a group of it is asked for.
+    /// The pattern of the value, if one of its groups is used.
     group: Option<LazyRegex>,
 }
 
 /// The rows that some rules have in common.
 struct Panel {
     rows: Vec<usize>,
-    /// Which of them have a pattern of the value, in the order of the set.
+    /// The rows with a pattern of the value, in the order of the set.
     valued: Vec<usize>,
     values: Patterns,
 }
@@ -270,7 +270,7 @@ pub(in super::super) struct Excuses {
     panels: Vec<Panel>,
     /// By rule, its panel.
     by_rule: Vec<usize>,
-    /// By rule, what its own evidence is worth.
+    /// By rule, the weight of its own evidence.
     own: Vec<u32>,
 }
 
@@ -321,13 +321,13 @@ impl Excuses {
         Ok(Self { list, threshold, worth, carriers, rows, panels, by_rule, own })
     }
 
-    /// What a line is.
+    /// The kind of a line.
     pub(in super::super) fn carrier(&self, line: &[u8]) -> Carrier {
         self.carriers.0.get().matches(line).iter().next().map_or(Carrier::Other, |at| self.carriers.1[at])
     }
 }
 
-/// The excuses that count under a policy, and how much evidence it asks for.
+/// The excuses that apply under a policy, and how much evidence it requires.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Criteria {
     on: Vec<bool>,
@@ -335,7 +335,7 @@ pub(in super::super) struct Criteria {
 }
 
 impl Criteria {
-    /// The rows of a profile but for those that are switched `off`.
+    /// The rows of a profile except for those that are switched `off`.
     pub(in super::super) fn new(profile: Profile, off: &[String]) -> Self {
         let counts = |row: &Excuse| {
             let here = row.profiles.is_empty() || row.profiles.contains(&profile);
@@ -348,7 +348,7 @@ impl Criteria {
     }
 }
 
-/// What a detector proposes.
+/// A detector's proposal.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Candidate {
     rule: RuleId,
@@ -358,7 +358,7 @@ pub(in super::super) struct Candidate {
     value: (usize, usize),
     quoted: bool,
     evidence: Vec<Evidence>,
-    /// How many groups of digits may have a word before them that has not been looked for.
+    /// How many groups of digits may have a word before them that has not been looked for yet.
     groups: usize,
     check: Option<fn(&[u8]) -> bool>,
 }
@@ -369,7 +369,7 @@ impl Candidate {
         Self { rule, start, end, value: (start, end), quoted: false, evidence, groups: 0, check: None }
     }
 
-    /// Judged by a part of it.
+    /// A candidate that is judged by a part of it.
     pub(super) fn by(self, start: usize, end: usize, quoted: bool) -> Self {
         Self { value: (start, end), quoted, ..self }
     }
@@ -379,7 +379,7 @@ impl Candidate {
         self
     }
 
-    /// A number of this many groups, before which a word may stand.
+    /// A number of this many groups, which may have a word before it.
     pub(super) fn in_groups(self, groups: usize) -> Self {
         Self { groups, ..self }
     }
@@ -396,7 +396,7 @@ pub(in super::super) struct Judged {
     pub(in super::super) finding: Finding,
     pub(in super::super) evidence: Vec<Evidence>,
     pub(in super::super) carrier: Carrier,
-    /// What its evidence is worth, and how much was asked for.
+    /// The weight of its evidence, and the threshold.
     pub(in super::super) sum: u32,
     pub(in super::super) threshold: u32,
     /// The row that excused it.
@@ -404,7 +404,7 @@ pub(in super::super) struct Judged {
 }
 
 impl Judged {
-    /// What no detector has proposed: a cell under a head, or a mark of its own where no head speaks.
+    /// A finding without a detector's proposal: a cell under a head, or a mark of its own without a head.
     pub(in super::super) fn unproposed(finding: Finding) -> Self {
         let headed = usize::from(finding.rule) < RULES.list.len() && finding.kind != Kind::PrivateKey;
         let evidence = vec![if headed { Evidence::Head } else { Evidence::Mark }];
@@ -415,7 +415,7 @@ impl Judged {
 }
 
 impl Scanner<'_> {
-    /// Decides about a candidate; whether it is a finding.
+    /// Judges a candidate; whether it is a finding.
     pub(super) fn propose(&mut self, mut candidate: Candidate) -> bool {
         let Candidate { rule, end, .. } = candidate;
         debug_assert!(candidate.start < end && end <= self.to);
@@ -468,7 +468,7 @@ impl Scanner<'_> {
         })
     }
 
-    /// Whether all that a row asks beyond the pattern of the value holds: one condition after the other, the cheap ones first.
+    /// Whether a row's conditions hold, apart from the pattern of the value: the cheap ones first.
     fn holds(&self, row: usize, candidate: &mut Candidate, value: &[u8]) -> bool {
         let (excuse, row) = (&EXCUSES.list[row], &EXCUSES.rows[row]);
         let (start, end) = (candidate.start, candidate.end);
@@ -510,7 +510,7 @@ impl Scanner<'_> {
         {
             return false;
         }
-        // A word costs most to look for.
+        // A word is the most expensive to look for.
         if candidate.groups > 0 && excuse.without.contains(&Evidence::Word) {
             if self.phone_label(start, candidate.groups) {
                 candidate.evidence.push(Evidence::Word);
@@ -520,7 +520,7 @@ impl Scanner<'_> {
         !excuse.without.iter().any(|one| candidate.evidence.contains(one))
     }
 
-    /// The line around a span, as far as it may be looked at, and where it begins.
+    /// The line around a span, within the limit, and where it begins.
     fn line_around(&self, start: usize, end: usize) -> (&[u8], usize) {
         let from = start - last_line(self.before(start, LEFT)).len();
         let to = end + first_line(&self.text[end..self.to.min(end + LEFT)]).len();
@@ -551,7 +551,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Whether a number above, of as many digits in as many groups, fails the check.
+    /// Whether a number above, with as many digits in as many groups, fails the check.
     fn column_fails(&self, candidate: &Candidate, value: &[u8]) -> bool {
         let Some(check) = candidate.check else { return false };
         let near = self.before(candidate.start, LEFT);
@@ -567,13 +567,13 @@ impl Scanner<'_> {
     }
 }
 
-/// What programs have as the limit of a number.
+/// The limits of integers in programs.
 fn is_power_of_two(digits: &[u8]) -> bool {
     let number = str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok());
     number.is_some_and(|number| number.is_power_of_two() || number.wrapping_add(1).is_power_of_two())
 }
 
-/// `5211 5212 5213 5214`: each group a little more than the one before.
+/// `5211 5212 5213 5214`: each group a little larger than the one before.
 fn rises(value: &[u8]) -> bool {
     let number = |run: &[u8]| run.iter().take(9).fold(0u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
     let groups: Vec<&[u8]> = runs(value).collect();

@@ -1,28 +1,28 @@
-//! Expressions of programs: what stands behind `=` or `:` without quotes and is computed.
+//! Expressions of programs: computed text after `=` or `:` without quotes.
 //!
-//! In a program the value of a name is a secret only where it is a literal. A call, a member, an operator or a second name says
-//! that it is an expression; a value that merely has a bracket in it does not read as one.
+//! In a program the value of a name is a secret only if it is a literal. A call, a member, an operator or a second name shows
+//! an expression; a value that merely has a bracket in it is not parsed as one.
 
 use super::natural_language::is_natural_language;
 use super::placeholder::{is_identifier, is_names};
 use super::token::{Shape, shape_of};
 use crate::guard::words::WORDS;
 
-/// Names of so few letters are what a minifier makes.
+/// Names this short are a minifier's.
 const SHORT: usize = 3;
 /// The deepest brackets that are followed.
 const DEEPEST: usize = 32;
-/// What may stand between names in the brackets of a macro.
+/// Characters between names in the brackets of a macro.
 const MACRO: &[u8] = b"_:!#;,.(){}<>=&|+-*/%'";
-/// Whether the text from a value of `len` bytes to the end of its line reads as an expression; `before` is the line before it.
+/// Whether the text from a value of `len` bytes to the end of its line parses as an expression; `before` is the line before it.
 pub(super) fn is_expression(before: &[u8], line: &[u8], len: usize) -> bool {
-    // In a string of JSON the line ends where it is spelled out.
+    // In a JSON string the line ends at its escaped line feed.
     let spelled =
         memchr::memchr_iter(b'\\', line).find(|at| matches!(line.get(at + 1), Some(b'n' | b'r' | b'"')));
     let line = &line[..spelled.unwrap_or(line.len())];
     let compared = [&b"=="[..], b"!="].iter().any(|sign| before.trim_ascii_end().ends_with(sign));
     let apart = matches!(before.last(), Some(b' ' | b'('));
-    // `"password: "+e`: a string that goes on in a name.
+    // `"password: "+e`: a string followed by a name.
     let joined = line.first() == Some(&b'+') && matches!(before.last(), Some(b'"' | b'\''));
     let mut reader = Reader { line, at: 0, open: Vec::new(), marks: usize::from(joined), compared, apart };
     let read = reader.expression();
@@ -30,8 +30,8 @@ pub(super) fn is_expression(before: &[u8], line: &[u8], len: usize) -> bool {
     read && walked && (reader.marks > 0 || is_statement(before, line, len))
 }
 
-/// Whether a value that is one name stands where a program has names: at the end of a statement that gives a member its
-/// value, or of a line in a list of fields, or under its own name.
+/// Whether a value that is one name is where a program has names: at the end of a statement that assigns a member, or of a
+/// line in a list of fields, or under its own name.
 fn is_statement(before: &[u8], line: &[u8], len: usize) -> bool {
     let value = line[..len.min(line.len())].trim_ascii_end();
     let value = value.strip_suffix(b";").or(value.strip_suffix(b",")).unwrap_or(value);
@@ -72,11 +72,11 @@ fn has_hump(name: &[u8]) -> bool {
 struct Reader<'a> {
     line: &'a [u8],
     at: usize,
-    /// The closing signs of what is open.
+    /// The closing brackets of what is open.
     open: Vec<u8>,
-    /// How often something was read that only programs have.
+    /// How many signs of a program were read.
     marks: usize,
-    /// Whether a comparison stands before it, or a blank: what follows `=` at once may be a shell's.
+    /// Whether a comparison or a space comes before it: text right after `=` may be a shell's.
     compared: bool,
     apart: bool,
 }
@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
         self.line[self.at..].starts_with(text)
     }
 
-    /// Reads operands and what joins them, as far as they go; whether nothing else was met.
+    /// Parses operands and operators as far as they go; whether nothing else was met.
     fn expression(&mut self) -> bool {
         loop {
             if !self.operand() {
@@ -110,14 +110,14 @@ impl<'a> Reader<'a> {
                 Next::Other => return false,
             }
             self.blanks();
-            // A line that goes on below.
+            // A line that continues below.
             if self.at == self.line.len() {
                 return true;
             }
         }
     }
 
-    /// One operand with the signs before it, up to its opening bracket if it has one.
+    /// One operand with its prefix operators, up to its opening bracket if it has one.
     fn operand(&mut self) -> bool {
         loop {
             self.blanks();
@@ -197,7 +197,7 @@ impl<'a> Reader<'a> {
         &line[from..self.at]
     }
 
-    /// A string, perhaps cut off by the end of what is looked at.
+    /// A string, perhaps cut off at the end of the window.
     fn string(&mut self) -> bool {
         let quote = self.byte(0);
         self.at += 1;
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// What follows an operand: members, calls, closing brackets, then a sign that joins it to the next.
+    /// The text after an operand: members, calls, closing brackets, then an operator.
     fn behind_operand(&mut self) -> Next {
         loop {
             match self.byte(0) {
@@ -243,7 +243,7 @@ impl<'a> Reader<'a> {
                     self.goes_on();
                     return Next::End;
                 }
-                // The end of what the value stands in: a program goes on behind it, or it is what a name is compared with.
+                // The end of the brackets around the value: a program continues after it, or a name is compared with it.
                 b')' | b']' | b'}' if self.open.is_empty() => {
                     while matches!(self.byte(0), b')' | b']' | b'}') {
                         self.at += 1;
@@ -281,7 +281,7 @@ impl<'a> Reader<'a> {
         false
     }
 
-    /// What joins an operand to the next: one case after the other, each by the sign that stands there.
+    /// An operator after an operand: one case after the other, each by its character.
     #[expect(clippy::too_many_lines, reason = "an arm for each sign that joins")]
     fn joint(&mut self) -> Next {
         let blank = self.blanks();
@@ -383,7 +383,7 @@ fn is_part(byte: u8) -> bool {
     is_start(byte) || byte.is_ascii_digit()
 }
 
-/// Whether a name reads as one of a program.
+/// Whether a name looks like one of a program.
 fn is_name(name: &[u8]) -> bool {
     let letters = is_natural_language(name) && !name.iter().any(u8::is_ascii_digit);
     name.len() <= SHORT
@@ -408,7 +408,7 @@ fn numbered(part: &[u8]) -> bool {
 mod tests {
     use super::is_expression;
 
-    /// Whether what stands between `«` and `»` is one.
+    /// Whether the text between `«` and `»` parses as an expression.
     fn reads(text: &str) -> bool {
         let (before, rest) = text.split_once('«').unwrap();
         let (value, behind) = rest.split_once('»').unwrap();

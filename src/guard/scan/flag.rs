@@ -1,6 +1,6 @@
 //! Passwords on command lines: `mysql -pX`, `docker login -u ci -p X`, `--token X`, `smbclient -U bob%X`, `bob:X@10.0.0.7`.
 //!
-//! A long flag is a name. A short one says nothing by itself, so the command that takes a password so has to stand
+//! A long flag is a name. A short one has no meaning by itself, so the command that takes a password in this way must come
 //! before it on the line.
 
 use std::net::Ipv4Addr;
@@ -16,12 +16,12 @@ use super::token::{Shape, shape_of};
 use super::{Scanner, is_word, last_line};
 use crate::guard::words::{Flag, Name, WORDS};
 
-/// How far before a flag its command may stand.
+/// How far before a flag its command may be.
 const MAX_COMMAND: usize = 120;
 /// The longest flag.
 const MAX_FLAG: usize = 32;
 
-/// What stands before `user/password@database` in addresses for Java.
+/// The prefixes of `user/password@database` in Java addresses.
 const ORACLE_DRIVERS: [&[u8]; 2] = [b"jdbc:oracle:thin:", b"jdbc:oracle:oci:"];
 
 /// The commands that take a password by a short flag.
@@ -46,23 +46,23 @@ impl Commands {
     }
 }
 
-/// The commands of the text that has been looked at.
+/// The commands in the text read so far.
 #[derive(Default)]
 pub(super) struct Seen {
     done: usize,
     state: Option<StateID>,
-    /// By flag, where the last command begins that takes it.
+    /// By flag, the start of the last command that takes it.
     last: Vec<Option<usize>>,
 }
 
-/// `[--password PASSWORD]`, as a program says how it is called.
+/// `[--password PASSWORD]`, as in a program's usage text.
 pub(super) fn is_usage(value: &[u8]) -> bool {
     let name = value.strip_suffix(b"]").unwrap_or_default();
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_uppercase() || *byte == b'_')
 }
 
 impl Scanner<'_> {
-    /// Looks at the flag whose dash is at `at`.
+    /// Examines the flag whose dash is at `at`.
     #[inline(never)]
     pub(super) fn flag(&mut self, at: usize) {
         let begins =
@@ -92,7 +92,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// The value behind a long flag: no word of a sentence about the flag.
+    /// The value after a long flag, unless it is a word of a sentence about the flag.
     fn flag_value(&mut self, kind: Name, at: usize) {
         let Some((start, end, quoted)) = self.value_after(at) else { return };
         let value = &self.text[start..end];
@@ -102,7 +102,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// A flag of one letter, by its command; `end` is behind the word that the flag begins.
+    /// A one-letter flag, by its command; `end` is after the word that the flag begins.
     fn short_flag(&mut self, at: usize, letter: u8, end: usize) {
         let glued = !matches!(self.byte(at + 2), b' ' | b'\t');
         if letter == b'U' {
@@ -121,14 +121,14 @@ impl Scanner<'_> {
         };
         if WORDS.flag.iter().zip(&self.commands.last).any(takes) {
             let Some((start, end, _)) = self.value_after(at + 2) else { return };
-            // Other flags and an empty one are none.
+            // Another flag or an empty value is not a password.
             if end - start >= 4 && !matches!(self.text[start], b'-' | b'$') {
                 self.value(Name::Password, false, start, end, true);
             }
         }
     }
 
-    /// Notes the commands between two places. Each byte is looked at once, however many flags stand on a line.
+    /// Notes the commands between two places. Each byte is read once, however many flags are on a line.
     fn commands(&mut self, line: usize, at: usize) {
         let mut seen = std::mem::take(&mut self.commands);
         seen.last.resize(WORDS.flag.len(), None);
@@ -212,7 +212,7 @@ impl Scanner<'_> {
         fits && self.propose(candidate.by(start, at, true))
     }
 
-    /// Whether a client of Oracle's stands before.
+    /// Whether an Oracle client comes before it.
     fn names_sql(&self, at: usize) -> bool {
         let commands =
             [&b"sqlplus "[..], b"sqlldr ", b"expdp ", b"impdp ", b"exp ", b"imp ", b"rman target "];

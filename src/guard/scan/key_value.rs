@@ -1,8 +1,8 @@
-//! Values beside a name that says what they are: `password: x`, `"api_key": "x"`, `Authorization: Bearer x`,
+//! Values beside a name that gives their kind: `password: x`, `"api_key": "x"`, `Authorization: Bearer x`,
 //! `curl -u user:x`, `Pwd=x;`.
 //!
-//! The name is looked at first, and by its last word: `reset_password` is a password, `password_policy` is none. Only
-//! then is the value looked at, and it must look like one: no template, no call, no other name.
+//! The name is examined first, and by its last word: `reset_password` is a password, `password_policy` is not. Only
+//! then is the value examined, and it must look like one: no template, no call, no other name.
 
 use super::excuse::{Candidate, Evidence};
 use super::name::NAMES;
@@ -12,17 +12,17 @@ use super::token::{Shape, mixed_case, shape_of};
 use super::{LEFT, Scanner, first_line, is_word};
 use crate::guard::words::{Name, Phrase, WORDS, ends};
 
-/// The longest name and value that are looked at.
+/// The longest name and value that are examined.
 const MAX_NAME: usize = 64;
 pub(super) const MAX_VALUE: usize = 1024;
-/// The longest value within another that is always looked at, and how many of the longer ones are.
+/// The longest value within another that is always examined, and how many of the longer ones are.
 const MAX_NESTED: usize = 256;
 const MOST_NESTED: u8 = 2;
-/// The longest user, blanks and flag of a command line.
+/// The longest user, spaces and flag of a command line.
 const MAX_USER: usize = 48;
 const MAX_BLANKS: usize = 64;
 const MAX_FLAG: usize = b"--proxy-user".len();
-/// The most defaults within defaults that are looked through.
+/// The most nested defaults that are followed.
 const MAX_DEFAULTS: usize = 8;
 
 /// A name and the value beside it, as places in the text.
@@ -36,7 +36,7 @@ struct Pair {
 }
 
 impl Scanner<'_> {
-    /// Looks at the name before and the value behind a `:` or `=`.
+    /// Examines the name before and the value after a `:` or `=`.
     pub(super) fn pair(&mut self, at: usize) {
         if self.may_be_named(at) || self.may_be_user(at) {
             self.named_pair(at);
@@ -44,7 +44,7 @@ impl Scanner<'_> {
     }
 
     /// Whether the name before a mark may end as one of ours; most names do not. Decides by the last eight bytes, which
-    /// nearly always hold enough of it.
+    /// are nearly always enough.
     fn may_be_named(&self, at: usize) -> bool {
         let Some(last) = self.text[..at].last_chunk::<8>() else { return true };
         let mut last = u64::from_be_bytes(*last);
@@ -56,14 +56,14 @@ impl Scanner<'_> {
             while (last as u8).is_ascii_digit() {
                 last >>= 8;
             }
-            // `12:34:56`, `2026-11-28 12:34`. A name may have a number behind it, but not two.
+            // `12:34:56`, `2026-11-28 12:34`. A name may have a number after it, but not two.
             if last as u8 == b':' || last as u8 == b' ' && ((last >> 8) as u8).is_ascii_digit() {
                 return false;
             }
         }
         match last as u8 {
             b'A'..=b'Z' | b'a'..=b'z' if last > 0xff_ffff => self.names.may_end((last as u32).to_be_bytes()),
-            // No name stands behind these.
+            // No name comes after these.
             sign => compares || !b"\n<>{}(,;:=/|&@#$%^".contains(&sign),
         }
     }
@@ -77,13 +77,13 @@ impl Scanner<'_> {
             return;
         }
         let name_end = self.name_end(at);
-        // Most names end as none of ours does.
+        // Most names have a different ending.
         let ending = [4, 3, 2, 1].map(|back| name_end.checked_sub(back).map_or(0, |at| self.text[at]));
         if ending[3].is_ascii_alphabetic() && !self.names.may_end(ending) && !self.may_be_user(at) {
             return;
         }
         let Some(name_start) = self.name_start(at, name_end) else { return };
-        // `a=b=c`: what follows a mark is a value, not the next name.
+        // `a=b=c`: the text after a mark is a value, not the next name.
         let name = &self.text[name_start..name_end];
         if self.byte_before(name_start) == b'=' && !self.is_setting(name_start, name) {
             return;
@@ -100,7 +100,7 @@ impl Scanner<'_> {
         }
         let Some((start, end, quoted)) = self.value_beside(at) else { return };
         let name_in_quotes = self.text[name_end..at].iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\'));
-        // Beside a name in quotes, what has none ends where the object does.
+        // Beside a name in quotes, a value without quotes ends where the object does.
         let closes = |byte: &u8| b",}])".contains(byte);
         let end = match (name_in_quotes || kind == Name::Pin) && !quoted {
             true => self.text[start..end].iter().position(closes).map_or(end, |at| start + at),
@@ -114,7 +114,7 @@ impl Scanner<'_> {
             Name::Authorization => self.authorization(start, end),
             Name::Cookie => self.cookie(start, end),
             Name::Id => self.lettered_id(start),
-            // Within an encoded run it would stand for the whole run.
+            // Within an encoded run the finding would cover the whole run.
             Name::Person | Name::Address if self.depth > 0 => {}
             Name::Person | Name::Address => {
                 self.personal_value(kind, start, self.rest_of_line(start, end, quoted))
@@ -126,7 +126,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// What the name before a mark says, with the words before it and the value behind.
+    /// The kind that the name before a mark gives, with the words before it and the value after.
     fn kind_of_name(&mut self, at: usize, start: usize, end: usize) -> Name {
         let name = &self.text[start..end];
         match self.name_says(start, end) {
@@ -150,11 +150,11 @@ impl Scanner<'_> {
         }
     }
 
-    /// The value behind the mark at `at`, or the literal that is used in its place; of a value that holds many names
-    /// only a few are asked.
+    /// The value after the mark at `at`, or its default literal; of a value that holds many names only a few are
+    /// examined.
     fn value_beside(&mut self, at: usize) -> Option<(usize, usize, bool)> {
         let (start, end, quoted) = self.value_after(at)?;
-        // Of the names in a value that has been judged only a few are asked what a long rest of it is.
+        // Of the names in a value that has been judged, only a few are checked against its long rest.
         if start >= self.judged {
             self.nested = 0;
         } else if end - start > MAX_NESTED {
@@ -164,28 +164,28 @@ impl Scanner<'_> {
             }
         }
         self.judged = self.judged.max(end);
-        // The string behind it is what it turns into one.
+        // The string after it is the argument that it converts.
         let (start, end, quoted) = match self.text[start..end].eq_ignore_ascii_case(b"ConvertTo-SecureString")
         {
             true => self.value_after(end)?,
             false => (start, end, quoted),
         };
-        // `process.env.PW || "x"`: what is used where nothing is set.
+        // `process.env.PW || "x"`: the default where nothing is set.
         let literal = if quoted { None } else { self.fallback(start) };
         Some(literal.unwrap_or((start, end, quoted)))
     }
 
-    /// Whether what stands beside a name is not its value, as the name and its quotes tell.
+    /// Whether the name and its quotes show that the text beside the name is not its value.
     fn is_excused(&self, pair: &Pair) -> bool {
         let Pair { kind, name_start, name_end, start, quoted, .. } = *pair;
         let key = self.text[name_start..name_end].eq_ignore_ascii_case(b"key");
-        // `cache key: x`: the word before makes another name of it.
+        // `cache key: x`: the word before it changes the meaning.
         kind == Name::Key && key && self.is_denied(name_start, name_end)
-            // `"Password: "`: the quote behind the mark ends what began before the name.
+            // `"Password: "`: the quote after the mark ends a string that began before the name.
             || quoted && !pair.name_in_quotes && self.ends_a_string(name_start, start - 1)
     }
 
-    /// Whether a name and the word before it make one that is none of ours: `primary key`, `cache key`.
+    /// Whether a name and the word before it together mean something else: `primary key`, `cache key`.
     fn is_denied(&self, start: usize, end: usize) -> bool {
         let Some(before) = self.before(start, 16).strip_suffix(b" ") else { return false };
         let word = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
@@ -194,7 +194,7 @@ impl Scanner<'_> {
         word > 0 && self.names.denies(&name)
     }
 
-    /// Whether the name that a mark joins to what begins at `at` is none of ours, though it ends so.
+    /// Whether the name that a mark joins to the text at `at` means something else, in spite of its ending.
     pub(super) fn is_named_otherwise(&self, at: usize) -> bool {
         let before = self.before(at, 4);
         let skip = before.iter().rev().take_while(|byte| matches!(byte, b' ' | b'"' | b'\'')).count();
@@ -212,7 +212,7 @@ impl Scanner<'_> {
         let line = memchr::memrchr(b'\n', before).map(|at| &before[at + 1..]);
         let line = line.or((before.len() < 128).then_some(before)).unwrap_or_default();
         let sign = self.text[quote];
-        // An apostrophe stands between letters.
+        // An apostrophe is between letters.
         let letter =
             |at: Option<usize>| at.and_then(|at| line.get(at)).is_some_and(u8::is_ascii_alphanumeric);
         let quotes = |at: &usize| sign == b'"' || !letter(at.checked_sub(1)) || !letter(at.checked_add(1));
@@ -220,7 +220,7 @@ impl Scanner<'_> {
         self.byte_before(quote) != b'\\' && count % 2 == 1
     }
 
-    /// What a name says; the same name comes often.
+    /// The kind that a name gives; the same name is looked up often.
     fn name_says(&mut self, start: usize, end: usize) -> Name {
         let (known_start, known_end, says) = self.last_name;
         if self.text[start..end] != self.text[known_start..known_end] {
@@ -255,11 +255,11 @@ impl Scanner<'_> {
         named
     }
 
-    /// The literal behind `||`, `??`, `or` and `?:` on the same line.
+    /// The literal after `||`, `??`, `or` and `?:` on the same line.
     fn fallback(&mut self, at: usize) -> Option<(usize, usize, bool)> {
         let line = first_line(&self.text[at..self.to.min(at + 96)]);
         let joints: [&[u8]; 4] = [b" || ", b" ?? ", b" or ", b" ?: "];
-        // Each stands behind a name or a call.
+        // Each comes after a name or a call.
         let blank = memchr::memchr(b' ', line)?;
         let joint = joints.iter().find(|joint| line[blank..].starts_with(joint))?;
         let from = at + blank + joint.len();
@@ -275,7 +275,7 @@ impl Scanner<'_> {
         constant && name.contains(&b'_') || before[word()..].starts_with(b"--")
     }
 
-    /// What a name beside `value` says: `key="ServicePassword" value="x"`, `- name: DB_PASSWORD` and `value: x` below.
+    /// The kind from a name beside `value`: `key="ServicePassword" value="x"`, `- name: DB_PASSWORD` and `value: x` below.
     fn kind_beside(&self, at: usize) -> Name {
         let floor = at.saturating_sub(LEFT);
         let back = |end: usize, test: fn(u8) -> bool| {
@@ -300,7 +300,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// What a name's last word says with the words before it: `mot de passe`, `clé API`.
+    /// The kind from a name's last word and the words before it: `mot de passe`, `clé API`.
     fn kind_of_phrase(&self, at: usize, name: &[u8]) -> Option<Name> {
         let before = self.before(at, 16);
         let fits = |phrase: &&Phrase| {
@@ -310,7 +310,7 @@ impl Scanner<'_> {
         WORDS.phrase.iter().find(fits).map(|phrase| phrase.says)
     }
 
-    /// What the name before the type of a variable says.
+    /// The kind from the name before the type of a variable.
     fn kind_before_type(&self, at: usize) -> Name {
         let sign = |byte: &&u8| matches!(**byte, b' ' | b':' | b'&' | b'*' | b'?');
         let end = at - self.before(at, 8).iter().rev().take_while(sign).count();
@@ -337,7 +337,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Where the name before a mark ends: over blanks, a closing quote, an index.
+    /// The end of the name before a mark: past spaces, a closing quote, an index.
     fn name_end(&self, at: usize) -> usize {
         let mut end = at;
         let floor = at.saturating_sub(MAX_NAME);
@@ -357,7 +357,7 @@ impl Scanner<'_> {
                 end = open - 1;
             }
         }
-        // Digits at the end of a name belong to it where no bracket follows.
+        // Digits at the end of a name belong to it unless a bracket follows.
         back(&mut end, |byte| {
             matches!(byte, b'"' | b'\'' | b'`' | b']' | b')' | b'\\' | b'[' | b'*' | b'0'..=b'9')
         });
@@ -369,7 +369,7 @@ impl Scanner<'_> {
         end
     }
 
-    /// Where the name begins that ends before the mark at `at`.
+    /// The start of the name that ends before the mark at `at`.
     pub(super) fn name_start(&self, at: usize, end: usize) -> Option<usize> {
         let name = self.text.get(at.saturating_sub(MAX_NAME)..end)?;
         let part = |byte: &&u8| is_word(**byte) || **byte == b'.' || **byte >= 0x80;
@@ -377,7 +377,7 @@ impl Scanner<'_> {
         (len > 0).then_some(end - len)
     }
 
-    /// The value behind a mark: where it begins and ends, and whether in quotes.
+    /// The value after a mark: its start and end, and whether it is in quotes.
     pub(super) fn value_after(&mut self, at: usize) -> Option<(usize, usize, bool)> {
         let start = self.value_start(at);
         match self.byte(start) {
@@ -387,7 +387,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Where the value behind a mark begins: over blanks, a tag and what stands before a quote.
+    /// The start of the value after a mark: past spaces, a tag and a string prefix.
     fn value_start(&self, at: usize) -> usize {
         let mut start = at;
         while matches!(self.byte(start), b':' | b'=' | b'>' | b'~') {
@@ -415,7 +415,7 @@ impl Scanner<'_> {
                 start += 2 + word;
             }
         }
-        // A binary of Erlang.
+        // An Erlang binary.
         if self.text[start..].starts_with(b"<<\"") {
             start += 2;
         }
@@ -431,12 +431,12 @@ impl Scanner<'_> {
         start
     }
 
-    /// A value whose quote stands at `start`, behind a mark at `at`.
+    /// A value whose quote is at `start`, after a mark at `at`.
     fn quoted_value(&mut self, at: usize, start: usize) -> Option<(usize, usize, bool)> {
         let limit = self.to.min(start + MAX_VALUE);
         let quote = self.byte(start);
         let escaped = self.byte_before(start) == b'\\';
-        // Behind a name in escaped quotes it is the end of the string that both stand in.
+        // After a name in escaped quotes it is the end of the string that holds both.
         if quote == b'"' && !escaped && self.text[..at].trim_ascii_end().ends_with(b"\\\"") {
             return None;
         }
@@ -448,7 +448,7 @@ impl Scanner<'_> {
                 b'\\' if escaped && self.byte(end + 1) == quote => break,
                 b'\\' if self.byte(end + 1) != b'\n' => end += 1,
                 byte if byte == quote => break,
-                // The end of the string that all this stands in.
+                // The end of the string that holds all of this.
                 b'"' if *in_string.get_or_insert_with(|| self.ends_a_string(at, end)) => break,
                 _ => {}
             }
@@ -463,8 +463,8 @@ impl Scanner<'_> {
         if closed || end == from + MAX_VALUE - 1 {
             return Some((from, end, true));
         }
-        // A quote that is not closed: a pass phrase up to the end, or what stands there up to a blank, unless it is the
-        // first word of prose.
+        // An unclosed quote: a pass phrase up to the end, or the text up to a space, unless it is the first word of
+        // prose.
         let whole = self.text[from..end].trim_ascii_end();
         if is_pass_phrase(whole) {
             return Some((from, from + whole.len(), true));
@@ -474,7 +474,7 @@ impl Scanner<'_> {
         (!prose).then_some((from, end, true))
     }
 
-    /// `<name>` is a template or an element; what stands in it or behind it may be the value all the same.
+    /// `<name>` is a template or an element; the text in it or after it may be the value all the same.
     fn value_at_element(&self, start: usize) -> Option<(usize, usize, bool)> {
         let rest = &self.text[start..self.to.min(start + MAX_VALUE)];
         let close = rest.iter().take(64).position(|byte| matches!(byte, b'>' | b' ' | b'\n'))?;
@@ -491,11 +491,11 @@ impl Scanner<'_> {
     fn bare_value(&mut self, start: usize) -> Option<(usize, usize, bool)> {
         let limit = self.to.min(start + MAX_VALUE);
         let stop = |byte: &&u8| goes_on(**byte);
-        // Values within a value end where it does: each byte is walked once.
+        // Values within a value end where it does: each byte is read once.
         let known = if (self.bare.0..=self.bare.1).contains(&start) { self.bare.1.min(limit) } else { start };
         let mut end = known + self.text[known..limit].iter().take_while(stop).count();
         self.bare = (if known > start { self.bare.0 } else { start }, end);
-        // A separator inside belongs to a value only when more of the value follows.
+        // A separator inside belongs to a value only if more of the value follows.
         let paired = |end: usize| self.text[start] == b'[' && self.text[end - 1] == b']';
         while end > start && matches!(self.text[end - 1], b',' | b';' | b')' | b']' | b'\\') && !paired(end) {
             end -= 1;
@@ -511,8 +511,8 @@ impl Scanner<'_> {
         (end > start).then_some((start, end, false))
     }
 
-    /// Whether what looks like the quote before a value ends the string that its name stands in (`{"label": "Password: "}`):
-    /// behind it comes what stands between strings of JSON, and where the value would end, another begins or none does.
+    /// Whether the apparent opening quote of a value ends the string that its name is in (`{"label": "Password: "}`):
+    /// JSON syntax between strings follows, and where the value would end, another string begins or none does.
     fn closes(&self, quote: u8, from: usize, close: usize) -> bool {
         let first =
             self.text[from..close.min(self.to)].iter().take(64).find(|byte| !byte.is_ascii_whitespace());
@@ -521,7 +521,7 @@ impl Scanner<'_> {
         matches!(first, Some(b',' | b':' | b'}' | b']')) && !(self.byte(close) == quote && ends)
     }
 
-    /// Whether a value is one, by what its name says.
+    /// Whether a value is acceptable for the kind that its name gives.
     pub(super) fn value(&mut self, kind: Name, aws: bool, start: usize, end: usize, quoted: bool) {
         if matches!(kind, Name::Person | Name::Address) {
             return self.personal_value(kind, start, end);
@@ -534,7 +534,7 @@ impl Scanner<'_> {
         let (mut start, mut end, mut quoted) = (start, end, quoted);
         let mut defaults = 0;
         while let Some((from, to)) = shell_default(&self.text[start..end]) {
-            // What is nested deeper counts as a value, whatever it is.
+            // Deeper nesting counts as a value, whatever it is.
             if defaults == MAX_DEFAULTS {
                 return self.hit(rule, start, end);
             }
@@ -553,7 +553,7 @@ impl Scanner<'_> {
         let bare = trimmed(value);
         let from = self.place_of(bare);
         let to = from + bare.len();
-        // Of a value that is longer than what is looked at all is hidden.
+        // A value that exceeds the window is hidden whole.
         if !quoted && end - start == MAX_VALUE {
             end += self.text[end..].iter().take_while(|byte| goes_on(**byte)).count();
         }
@@ -574,7 +574,7 @@ impl Scanner<'_> {
             .map_or(0, |name| name.len())
     }
 
-    /// `Authorization: Bearer x`: the credentials behind the scheme.
+    /// `Authorization: Bearer x`: the credentials after the scheme.
     pub(super) fn authorization(&mut self, start: usize, end: usize) {
         let scheme = self.scheme_len(start, end);
         let basic = scheme == 6
@@ -587,7 +587,7 @@ impl Scanner<'_> {
         };
         let len = self.text[from..self.to.min(from + MAX_VALUE)].iter().take_while(stop).count();
         let value = &self.text[from..from + len];
-        // `AWS4-HMAC-SHA256 Credential=...`: a scheme whose parameters are looked at by their names.
+        // `AWS4-HMAC-SHA256 Credential=...`: a scheme whose parameters are examined by their names.
         let scheme_only = scheme == 0 && value.ends_with(b"-SHA256") && self.byte(from + len) == b' ';
         if scheme_only || len < 6 {
             return;
@@ -603,12 +603,12 @@ impl Scanner<'_> {
         self.propose(Candidate::new(rule, from, from + len).by(from, from + len, true));
     }
 
-    /// `Set-Cookie: name=value; ...`: the first value, when it looks random.
+    /// `Set-Cookie: name=value; ...`: the first value, if it looks random.
     pub(super) fn cookie(&mut self, start: usize, end: usize) {
         if start < self.cookies_done {
             return;
         }
-        // A quote ends the line where one began it.
+        // A quote ends the line if one began it.
         let quotes = self.before(start, 64).iter().rev().take_while(|byte| **byte != b'\n');
         let quoted = quotes.filter(|byte| **byte == b'"').count() % 2 == 1;
         let stop = if quoted { b'"' } else { b'\n' };
@@ -630,7 +630,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Where a value in several words ends: at its quote, or where the line, the cell or the field does.
+    /// The end of a value of several words: at its quote, or at the end of the line, the cell or the field.
     fn rest_of_line(&self, start: usize, end: usize, quoted: bool) -> usize {
         if quoted {
             return end;
@@ -643,7 +643,7 @@ impl Scanner<'_> {
         start + (0..line.len()).find(stop).unwrap_or(line.len())
     }
 
-    /// The value of a field that holds a person's name or a postal address, when it has the form of one.
+    /// The value of a field for a person's name or a postal address, if it has the form of one.
     fn personal_value(&mut self, kind: Name, start: usize, end: usize) {
         let value = self.text[start..end].trim_ascii_end();
         let words = || value.split(|byte| matches!(byte, b' ' | b',')).filter(|word| !word.is_empty());
@@ -671,7 +671,7 @@ impl Scanner<'_> {
         self.hit(rule, start, start + value.len());
     }
 
-    /// A state's number in which letters stand, by its check character or its form.
+    /// A national identifier with letters, by its check character or its form.
     pub(super) fn lettered_id(&mut self, start: usize) {
         if let Some(end) = self.nino_in_parts(start) {
             return self.hit(self.ids.uk_nino, start, end);
@@ -685,7 +685,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Where `QQ 123456C` and `QQ 123456 C` end; whole or in pairs it needs no word beside it.
+    /// The end of `QQ 123456C` and `QQ 123456 C`; whole or in pairs it needs no context word.
     fn nino_in_parts(&self, start: usize) -> Option<usize> {
         let text = &self.text[start..self.to.min(start + 11)];
         let gap = usize::from(text.get(9) == Some(&b' '));
@@ -699,7 +699,7 @@ impl Scanner<'_> {
         self.is_id(self.ids.uk_nino, &number).then_some(start + 10 + gap)
     }
 
-    /// Whether a colon stands between two words without a blank or a quote, as between user and password, and a flag
+    /// Whether a colon is between two words without a space or a quote, as between user and password, with a flag
     /// not far before.
     fn may_be_user(&self, at: usize) -> bool {
         self.text[at] == b':'
@@ -737,7 +737,7 @@ impl Scanner<'_> {
     }
 }
 
-/// Whether a value is one of its kind, by what it looks like.
+/// Whether a value looks like one of its kind.
 fn is_secret_value(kind: Name, value: &[u8], quoted: bool) -> bool {
     match kind {
         Name::Password => is_password(value, quoted),
@@ -761,18 +761,18 @@ fn is_secret_value(kind: Name, value: &[u8], quoted: bool) -> bool {
     }
 }
 
-/// Whether a value may be a word of prose: it has no digit, no sign of passwords and no capital within.
+/// Whether a value may be a word of prose: no digit, no punctuation of passwords, no capital within.
 pub(super) fn is_plain(value: &[u8]) -> bool {
     let sign = |byte: &u8| byte.is_ascii_digit() || b"!@#$%^&*+".contains(byte);
     !value.iter().any(sign) && !mixed_case(value)
 }
 
-/// Whether a value without quotes goes on with this byte.
+/// Whether a value without quotes continues with this byte.
 fn goes_on(byte: u8) -> bool {
     !byte.is_ascii_whitespace() && !matches!(byte, b'"' | b'\'' | b'`' | b'<')
 }
 
-/// Whether a user's name on a command line goes on with this byte.
+/// Whether a user name on a command line continues with this byte.
 fn is_bare(byte: u8) -> bool {
     !byte.is_ascii_whitespace() && !matches!(byte, b'"' | b'\'' | b':' | b'=')
 }
@@ -782,7 +782,7 @@ fn is_text_type(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"string") || name == b"str"
 }
 
-/// Where a word stands in a text, in any ASCII case.
+/// The places of a word in a text, ignoring ASCII case.
 pub(super) fn places<'a>(text: &'a [u8], word: &'a [u8]) -> impl Iterator<Item = usize> {
     let [small, capital] = [word[0].to_ascii_lowercase(), word[0].to_ascii_uppercase()];
     memchr::memchr2_iter(small, capital, text)
@@ -797,7 +797,7 @@ fn is_phrase(value: &[u8]) -> bool {
     value.contains(&b' ') || value.contains(&b'_') || value.contains(&b'-') || value.contains(&b'.')
 }
 
-/// Signs that passwords have and prose, paths and numbers do not.
+/// Characters that passwords have and prose, paths and numbers do not.
 fn has_symbols(value: &[u8], quoted: bool) -> bool {
     let letters = value.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
     let digits = value.iter().filter(|byte| byte.is_ascii_digit()).count();
@@ -806,8 +806,8 @@ fn has_symbols(value: &[u8], quoted: bool) -> bool {
     blanks == 0 && letters > 0 && (digits > 0 || symbols >= 2) && (quoted || symbols * 2 <= value.len())
 }
 
-/// `correct horse battery`: words, none of which speaks of passwords or joins others to a sentence. Wallets' have up to
-/// twenty-four (BIP 39).
+/// `correct horse battery`: words, none of which is about passwords or joins others to a sentence. Wallets' phrases have up to
+/// twenty-four words (BIP 39).
 fn is_pass_phrase(value: &[u8]) -> bool {
     let words = || value.split(|byte| *byte == b' ');
     let word = |word: &[u8]| {

@@ -8,7 +8,7 @@ const MAX_LOCAL: usize = 64;
 const MAX_DOMAIN: usize = 253;
 
 impl Scanner<'_> {
-    /// Looks at the address around an `@`.
+    /// Examines the address around an `@`.
     #[inline(never)]
     pub(super) fn mail(&mut self, at: usize) {
         let Some(start) = self.local_part(at) else { return };
@@ -37,22 +37,22 @@ impl Scanner<'_> {
         (start < at && self.byte_before(at) != b'.').then_some(start)
     }
 
-    /// `"john..doe"@example.org`: the second quote stands before `at`.
+    /// `"john..doe"@example.org`: the second quote comes before `at`.
     #[inline(never)]
     fn quoted_local_part(&self, at: usize) -> Option<usize> {
         let back = self.before(at - 1, MAX_LOCAL);
         let open = memchr::memrchr2(b'"', b'\n', back).filter(|open| back[*open] == b'"')?;
         let start = at - 1 - back.len() + open;
         let inside = &back[open + 1..];
-        // Between two strings of a program stands something else: `"", x="@example.org"`.
+        // Other text between two strings of a program: `"", x="@example.org"`.
         let ends = [inside.first(), inside.last()];
         let word = ends.iter().all(|end| end.is_some_and(u8::is_ascii_alphanumeric))
             && inside.iter().all(|byte| is_local(*byte) || matches!(byte, b' ' | b'!' | b'#' | b'@'));
         (word && !is_local(self.byte_before(start))).then_some(start)
     }
 
-    /// Where a local part begins that has letters beyond ASCII. In scripts that put no blanks between words it has those
-    /// only, or the sentence before it would be taken with it.
+    /// The start of a local part with non-ASCII letters. In scripts without spaces between words it has only those,
+    /// or the sentence before it would be included.
     #[inline(never)]
     fn local_part_abroad(&self, at: usize) -> usize {
         let back = String::from_utf8_lossy(self.before(at, MAX_LOCAL));
@@ -80,8 +80,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// The end of a domain with letters beyond ASCII; where it would `end` without them, only with those of scripts that put
-    /// blanks between words.
+    /// The end of a domain with non-ASCII letters; where it would `end` without them, only with those of scripts that put
+    /// spaces between words.
     #[inline(never)]
     fn domain_abroad(&self, from: usize, ends: bool) -> Option<usize> {
         let rest = String::from_utf8_lossy(&self.text[from..self.to.min(from + MAX_DOMAIN)]);
@@ -96,7 +96,7 @@ impl Scanner<'_> {
         (whole && (letters || last.starts_with("xn--"))).then_some(from + domain.len())
     }
 
-    /// Where a domain of ASCII ends that the run from `from` to `end` holds.
+    /// The end of the ASCII domain in the run from `from` to `end`.
     fn ascii_domain(&self, from: usize, end: usize) -> Option<usize> {
         let mut end = end;
         while end > from && matches!(self.text[end - 1], b'-' | b'.') {
@@ -111,7 +111,7 @@ impl Scanner<'_> {
     }
 }
 
-/// Whether a letter is of a script that puts blanks between words: all before Thai, and Georgian, Hangul and the like.
+/// Whether a letter is of a script that puts spaces between words: all before Thai, and Georgian, Hangul and the like.
 fn has_blanks(letter: char) -> bool {
     matches!(letter, ..'\u{0e00}' | '\u{10a0}'..'\u{1780}' | '\u{1e00}'..'\u{2000}' | '\u{ac00}'..'\u{d7b0}')
 }

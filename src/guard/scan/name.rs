@@ -1,4 +1,4 @@
-//! What a name says of its value, by its last words: `reset_password` is a password, `password_policy` is none.
+//! The kind that a name gives its value, by its last words: `reset_password` is a password, `password_policy` is not.
 
 use std::sync::LazyLock;
 
@@ -8,9 +8,9 @@ use crate::guard::words::{EndingWord, Endings, Name, WORDS};
 /// The ends of names.
 pub(super) struct Names {
     endings: Endings<Name>,
-    /// A bit for each end of any of them: its last four letters, or all of a shorter one.
+    /// A bit for each ending: the last four letters, or all of a shorter word.
     ends: Box<[u64; 1 << 9]>,
-    /// Likewise for short ones that a word of the name must begin with.
+    /// Likewise for short words that must begin a word of the name.
     whole: Box<[u64; 1 << 9]>,
 }
 
@@ -35,8 +35,8 @@ impl Names {
         Self { endings: Endings::new(entries), ends, whole }
     }
 
-    /// Whether the name that ends in these four bytes may end in any of the words. Nearly free: it is asked before nearly every
-    /// mark, and what it lets through is looked at once more.
+    /// Whether a name with these last four bytes may end in any of the words. Nearly free: it is called for nearly every
+    /// mark, and the names that pass are examined once more.
     #[inline]
     pub(super) fn may_end(&self, last: [u8; 4]) -> bool {
         let end = u32::from_be_bytes(last);
@@ -59,12 +59,12 @@ impl Names {
         })
     }
 
-    /// Whether a name ends like one of ours and is none: `cacheKey`.
+    /// Whether a name ends like one of ours but means something else: `cacheKey`.
     pub(super) fn denies(&self, name: &[u8]) -> bool {
         self.endings.of(name).any(|entry| entry.says == Name::Other)
     }
 
-    /// What a name says.
+    /// The kind that a name gives.
     pub(super) fn kind(&self, name: &[u8]) -> Name {
         let mut name = name;
         for _ in 0..4 {
@@ -88,7 +88,7 @@ fn note(ends: &mut [u64; 1 << 9], word: &[u8]) {
     ends[place / 64] |= 1 << (place % 64);
 }
 
-/// The bit of a word of `len` letters (of four or more four) that ends so.
+/// The bit for a word of `len` letters (at most four count) with this ending.
 #[inline]
 fn end_of(last: u32, len: u32) -> usize {
     let letters = !0 >> (32 - 8 * len.min(4));

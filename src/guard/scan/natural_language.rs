@@ -1,20 +1,20 @@
-//! Text that is made of words, whatever joins them: identifiers, types, paths, names of modules.
+//! Text made of words, however they are joined: identifiers, types, paths, names of modules.
 //!
 //! Random text differs from it by its pairs of letters: `qz` and `xk` are rare in every language that is written in
-//! Latin letters, and one pair in two of random text is rare. So it needs no list of words.
+//! Latin letters, and one pair in two of random text is rare. So no list of words is needed.
 
-/// How usual a letter (row) before another (column) is, from 0 to 9: logarithms of how often the pair stands in words
+/// How common a letter (row) before another (column) is, from 0 to 9: logarithms of the pair's frequency in words
 /// of English, German, French, Spanish, Italian, Dutch, Polish and Portuguese prose and in identifiers of programs.
 const PAIRS: &[u8; 26 * 27] = include_bytes!("../rules/letter_pairs.txt");
-/// The mean from which a text counts as natural language, in hundredths: words have 6.5 and more, random text 2.7, and one random text
-/// of 24 characters in a thousand comes to this.
+/// The mean from which a text counts as natural language, in hundredths: words have 6.5 and more, random text 2.7, and one
+/// random text of 24 characters in a thousand reaches this.
 const NATURAL: usize = 575;
-/// The fewest pairs from which anything is decided.
+/// The fewest pairs that allow a decision.
 const ENOUGH: usize = 8;
-/// The most bytes that are looked at.
+/// The most bytes that are examined.
 const MAX_LEN: usize = 256;
 
-/// Whether most of a text is words. Too short a text never is.
+/// Whether most of a text is words. A text that is too short never is.
 pub(in crate::guard) fn is_natural_language(text: &[u8]) -> bool {
     let text = &text[..text.len().min(MAX_LEN)];
     let (mut sum, mut pairs) = (0, 0);
@@ -38,7 +38,7 @@ pub(in crate::guard) fn is_natural_language(text: &[u8]) -> bool {
     pairs >= ENOUGH && sum * 100 >= NATURAL * pairs && digits <= letters && beyond_hex * 3 >= letters
 }
 
-/// Whether a text is a path: directories, then a file, whatever that is called.
+/// Whether a text is a path: directories, then a file with any name.
 pub(super) fn is_path(text: &[u8]) -> bool {
     let mut parts = text.split(|byte| *byte == b'/');
     let _file = parts.next_back();

@@ -7,16 +7,16 @@ use crate::guard::heads;
 use crate::guard::rule::{LONGEST_NUMBER, RuleId};
 use crate::guard::words::{Set, WORDS};
 
-/// How many groups of digits are looked at together. A longer chain (a row of numbers) is taken in steps.
+/// How many groups of digits are examined together. A longer chain (a row of numbers) is processed in steps.
 const MAX_GROUPS: usize = 24;
-/// How many groups the longest number can have: what is looked at again in the next step.
+/// How many groups the longest number can have: they are examined again in the next step.
 const LONGEST: usize = 6;
-/// How many groups, and at least how many digits, letters included, an identifier beside a word has.
+/// The most groups, and the fewest digits (letters included), of an identifier beside a word.
 const MOST_JOINED: usize = 7;
 const SHORTEST_ID: usize = 8;
-/// How far before or behind a number its label may stand, at most.
+/// How far before or after a number its label may be, at most.
 const FAR_LABEL: usize = 40;
-/// How far a chain may begin before the place that woke us.
+/// How far a chain may begin before the place that triggered the search.
 const BACK: usize = 48;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,11 +32,11 @@ impl Group {
 }
 
 impl Scanner<'_> {
-    /// Looks at the chain of numbers around `at`.
+    /// Examines the chain of numbers around `at`.
     #[inline(never)]
     pub(super) fn number(&mut self, at: usize) {
         let floor = at.saturating_sub(BACK).max(self.numbers_done);
-        // No further than a chain goes from there.
+        // No further than a chain reaches from there.
         let (mut start, mut gap) = (at, 0);
         while start > floor && gap < 3 {
             match self.text[start - 1] {
@@ -56,7 +56,7 @@ impl Scanner<'_> {
         *self.groups = groups;
     }
 
-    /// Looks at each group of a chain.
+    /// Examines each group of a chain.
     fn numbers(&mut self, at: usize, start: usize, groups: &[Group]) {
         let Some(last) = groups.last() else {
             self.numbers_done = at + 1;
@@ -85,7 +85,7 @@ impl Scanner<'_> {
         groups.clear();
         let masks = |at| (self.bits(at, |block| block.digit), self.bits(at, |block| block.sep | block.dot));
         let mut at = start;
-        // What is known of the next `known` bytes.
+        // The masks of the next `known` bytes.
         let ((mut digits, mut joints), mut known) = (masks(at), 64);
         while groups.len() < MAX_GROUPS {
             let mut len = digits.trailing_ones();
@@ -114,7 +114,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Tries each kind of number on the groups from `index`; how many groups were taken.
+    /// Tries each kind of number on the groups from `index`; returns how many groups were taken.
     fn number_at(&mut self, groups: &[Group], index: usize) -> usize {
         let here = groups[index];
         let before = self.byte_before(here.start);
@@ -136,7 +136,7 @@ impl Scanner<'_> {
         if matches!(here.len, 7 | 8) && self.letter_behind(here) {
             return 1;
         }
-        // What a group's length rules out is not tried.
+        // Kinds that a group's length rules out are not tried.
         let mut taken = 0;
         if matches!(here.len, 1..=3) {
             taken = self.ipv4(groups, index);
@@ -191,7 +191,7 @@ impl Scanner<'_> {
         1
     }
 
-    /// Whether nothing can begin with a group near which no letter stands, by its length: one of many numbers in a row.
+    /// Whether no number can begin with a group of this length that has no letter nearby: one of many numbers in a row.
     #[inline]
     fn is_plain(&self, groups: &[Group], index: usize) -> bool {
         let here = groups[index];
@@ -208,14 +208,14 @@ impl Scanner<'_> {
         fits_none && self.text[here.start] != b'0' && !matches!(self.byte_before(here.start), b'(' | b'+')
     }
 
-    /// Whether a letter beyond ASCII stands before, of a script that sets blanks between words.
+    /// Whether a non-ASCII letter comes before it, of a script that puts spaces between words.
     fn glued(&self, at: usize) -> bool {
         let before = String::from_utf8_lossy(self.before(at, 4));
         let last = before.chars().next_back();
         last.is_some_and(|last| last.is_alphabetic() && !heads::joins_words(last))
     }
 
-    /// Seven digits and one or two letters: PPSN. Eight and one, beside a word that says so: a Spanish NIF.
+    /// Seven digits and one or two letters: PPSN. Eight and one, beside a word for it: a Spanish NIF.
     fn letter_behind(&mut self, group: Group) -> bool {
         let blank = usize::from(group.len == 7 && self.byte(group.end()) == b' ');
         let letters = self.text[self.to.min(group.end() + blank)..]
@@ -239,7 +239,7 @@ impl Scanner<'_> {
         // The first part of a UUID may have the form by chance.
         let goes_on = self.byte(end) == b'-' && is_word_byte(self.byte(end + 1));
         let rule = match group.len {
-            // Eight hexadecimal digits are an identifier or a short hash more often.
+            // Eight hexadecimal digits are more often an identifier or a short hash.
             7 if !goes_on && !matches!(text[7..], [b'a'..=b'f']) && self.is_id(self.ids.ppsn, text) => {
                 self.ids.ppsn
             }
@@ -257,7 +257,7 @@ impl Scanner<'_> {
         true
     }
 
-    /// `1234567 TW`, `12345678-Z`: digits, a sign and letters, beside a word that says so within `len` bytes.
+    /// `1234567 TW`, `12345678-Z`: digits, a separator and letters, with a word for it within `len` bytes.
     fn parted(&mut self, (id, labelled): (RuleId, RuleId), group: Group, end: usize, len: usize) -> bool {
         if end > self.to || is_word_byte(self.byte(end)) {
             return false;
@@ -270,7 +270,7 @@ impl Scanner<'_> {
         found
     }
 
-    /// A letter and seven or eight digits beside a word that says so: a foreigner's number in Spain, a passport, an
+    /// A letter and seven or eight digits beside a word for it: a foreigner's number in Spain, a passport, an
     /// Austrian VAT number.
     fn letter_before(&mut self, group: Group) -> bool {
         let letters =
@@ -299,7 +299,7 @@ impl Scanner<'_> {
         self.rules.passes(rule, text)
     }
 
-    /// Whether a context word of the rule stands within `len` bytes before.
+    /// Whether a context word of the rule is within `len` bytes before.
     pub(super) fn labelled(&self, rule: RuleId, at: usize, len: usize) -> bool {
         if self.unlabelled || !self.letters_before(at, len) {
             return false;
@@ -307,13 +307,13 @@ impl Scanner<'_> {
         self.rules.has_context(rule, self.label(at, len))
     }
 
-    /// Whether a context word of the rule names this very number: nothing but words like `number is` stand between.
+    /// Whether a context word of the rule names this very number: only words like `number is` are between.
     fn names(&self, rule: RuleId, at: usize, len: usize) -> bool {
         let between = self.rules.behind_context(rule, self.label(at, len));
         between.is_some_and(|between| only_words(between, &WORDS.list.naming))
     }
 
-    /// Whether a word that says telephone reaches this number: no other label and no end of a thought between.
+    /// Whether a word for telephone reaches this number: no other label and no end of a sentence between.
     pub(super) fn phone_label(&self, at: usize, groups: usize) -> bool {
         if self.unlabelled || !self.letters_before(at, 32) {
             return false;
@@ -327,7 +327,7 @@ impl Scanner<'_> {
         let between = self.rules.behind_context(self.ids.phone_labelled, self.label(at, 32));
         between.is_some_and(|between| {
             let other = between.trim_ascii_end().ends_with(b":") && between.iter().any(u8::is_ascii_digit);
-            // `television` is no `tel`.
+            // `television` is not `tel`.
             let longer = between.first().is_some_and(u8::is_ascii_lowercase);
             // `TEL;TYPE=WORK:` of vCard.
             let typed = between.starts_with(b";TYPE=") || between.starts_with(b";VALUE=");
@@ -349,7 +349,7 @@ impl Scanner<'_> {
         blank == 1 && self.byte(at) == b'0' && matches!(outside, None | Some(b'\n' | b'|'))
     }
 
-    /// Dates take their groups, so that nothing else is made of them; a date of birth is found by its label.
+    /// Dates take their groups, so that no other kind is tried on them; a date of birth is found by its label.
     fn date(&mut self, groups: &[Group], index: usize) -> usize {
         let Some([a, b, c]) = groups.get(index..index + 3) else { return 0 };
         let joint = self.byte(a.end());
@@ -360,7 +360,7 @@ impl Scanner<'_> {
         {
             return 0;
         }
-        // `06.12.34.56.78` goes on: a French telephone number.
+        // `06.12.34.56.78` continues: a French telephone number.
         if joint == b'.'
             && groups
                 .get(index + 3)
@@ -393,11 +393,11 @@ impl Scanner<'_> {
             .fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'))
     }
 
-    /// Identifiers that only a check digit and a word beside them make sure.
+    /// Identifiers that need both a check digit and a word beside them.
     fn labelled_id(&mut self, groups: &[Group], index: usize) -> usize {
         let start = groups[index].start;
         let label = || self.label(start, FAR_LABEL);
-        // Of a long row of groups each may be the last of a number.
+        // In a long row of groups each may be the last of a number.
         let row = groups[index..].len() > 2;
         let digits: usize = groups[index..].iter().take(MOST_JOINED).map(|group| group.len).sum();
         if digits + 1 < SHORTEST_ID
@@ -439,7 +439,7 @@ impl Scanner<'_> {
         0
     }
 
-    /// 3-2-4 digits. Dashes say enough; spaces when nothing else is in the chain; dots and none beside a word.
+    /// 3-2-4 digits. Dashes are enough; spaces if nothing else is in the chain; dots and no separator beside a word.
     fn ssn(&mut self, groups: &[Group], index: usize) -> usize {
         let here = groups[index];
         if here.len == 9 && !is_word_byte(self.byte(here.end())) {
@@ -478,7 +478,7 @@ impl Scanner<'_> {
         if found { 3 } else { 0 }
     }
 
-    /// Telephone numbers: with a country code, in a national form, or after a word that says so.
+    /// Telephone numbers: with a country code, in a national form, or after a word for one.
     fn phone(&mut self, groups: &[Group], index: usize) -> usize {
         let here = groups[index];
         if here.len > 15 || !self.may_be_phone(here) {
@@ -512,19 +512,19 @@ impl Scanner<'_> {
         if taken > 0 && propose(self, rule, taken) {
             return taken;
         }
-        // The label is looked for last: it costs most.
+        // The label is looked for last: it is the most expensive.
         let taken = if plus { self.international(rest, true) } else { self.any_phone(rest) };
         let labelled = || self.phone_label(start, taken) || self.label_behind(rest[taken - 1].end());
         let rule = if plus { rule } else { self.ids.phone_labelled };
         if taken > 0 && labelled() && propose(self, rule, taken) { taken } else { 0 }
     }
 
-    /// Whether what begins at `start`, signs before the group included, is the rest of something longer.
+    /// Whether the text at `start`, including punctuation before the group, is the rest of something longer.
     fn is_rest(&self, groups: &[Group], index: usize, start: usize) -> bool {
         let (here, outside) = (groups[index], self.byte_before(start));
         // Part of an identifier (`INV-1470326168`, `1e+12`), or of a decimal number.
-        // The tail of a longer grouped number (`DE99 3704 0044 0532 0130 00`) is none either.
-        // But what is behind a number that has been found stands alone once that is replaced.
+        // The tail of a longer grouped number (`DE99 3704 0044 0532 0130 00`) is not one either.
+        // But text after a number that was found stands alone once that is replaced.
         let tail = index > 0
             && groups[index - 1].len >= 3
             && groups[index - 1].end() != self.number_found
@@ -547,20 +547,20 @@ impl Scanner<'_> {
         inner || amount
     }
 
-    /// `1 0171 2345678`, `1  415-555-0132`: the number of a row, and what stands in it.
+    /// `1 0171 2345678`, `1  415-555-0132`: a row number, and the row's first value.
     fn numbers_a_row(&self, groups: &[Group]) -> bool {
         let [row, next, ..] = groups else { return false };
         let between = &self.text[row.end()..next.start];
         row.len < 3 && (between == b"  " || between == b" " && next.len > 2 && self.text[next.start] == b'0')
     }
 
-    /// Whether what ends here is a part of a longer word or number.
+    /// Whether a number that ends here is part of a longer word or number.
     fn goes_on_as_number(&self, end: usize) -> bool {
         let next = self.byte(end);
         is_word_byte(next) || next == b'.' && self.byte(end + 1).is_ascii_digit()
     }
 
-    /// A cheap look: a telephone number has a sign or a zero before, begins with a group of three, or stands by a word.
+    /// A cheap check: a telephone number has punctuation or a zero before it, begins with a group of three, or is near a word.
     fn may_be_phone(&self, here: Group) -> bool {
         matches!(self.byte_before(here.start), b'(' | b'+')
             || self.text[here.start] == b'0' && here.len > 1
@@ -570,13 +570,13 @@ impl Scanner<'_> {
                 && (self.letters_before(here.start, 32) || self.letters_behind(here.end(), 24))
     }
 
-    /// `+` and 8 to 15 digits (ITU-T E.164); 6 after a label. How many groups.
+    /// `+` and 8 to 15 digits (ITU-T E.164); 6 after a label. Returns how many groups.
     fn international(&self, rest: &[Group], label: bool) -> usize {
         let first = self.byte(rest[0].start);
         if first == b'0' {
             return 0;
         }
-        // No area of North America begins with 0 or 1.
+        // No North American area code begins with 0 or 1.
         let area = if rest[0].len > 1 {
             rest[0].start + 1
         } else {
@@ -598,7 +598,7 @@ impl Scanner<'_> {
         if enough && !decimal { taken } else { 0 }
     }
 
-    /// Whether a country's code stands behind `00` (ITU-T E.164).
+    /// Whether a country code comes after `00` (ITU-T E.164).
     fn is_country(&self, here: Group) -> bool {
         let code = self.digits_value(here);
         match here.len - 2 {
@@ -614,7 +614,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// The forms in which countries print their own numbers, one after the other: how many groups.
+    /// The forms in which countries print their own numbers, one after the other. Returns how many groups.
     fn national(&self, rest: &[Group]) -> usize {
         let here = rest[0];
         let [first, second, third] = [0, 1, 2].map(|at| self.byte(here.start + at));
@@ -647,7 +647,7 @@ impl Scanner<'_> {
                 return taken;
             }
         }
-        // `00353 1 234 5678`: a code for calls abroad, a country's, the number.
+        // `00353 1 234 5678`: an international prefix, a country code, the number.
         if (first, second) == (b'0', b'0') && (3..=5).contains(&here.len) && self.is_country(here) {
             let (digits, taken) = gather(rest, 15, |_, last, next| {
                 matches!(self.byte(last.end()), b' ' | b'-') && close(last, next) && next.len <= 8
@@ -674,10 +674,10 @@ impl Scanner<'_> {
         0
     }
 
-    /// After a label any 6 to 15 digits will do that are no date and no decimal.
+    /// After a label any 6 to 15 digits that are not a date or a decimal number.
     fn any_phone(&self, rest: &[Group]) -> usize {
         let (digits, taken) = gather(rest, 15, |digits, _, next| digits < 7 || next.len <= 4);
-        // None begins with a zero and another digit.
+        // No decimal number begins with a zero and another digit.
         let zero = rest[0].len > 1 && self.byte(rest[0].start) == b'0';
         let decimal = taken == 2 && !zero && self.byte(rest[0].end()) == b'.';
         let spelled = rest[..taken].iter().all(|group| group.len == 1);
@@ -689,7 +689,7 @@ impl Scanner<'_> {
         let rest = &self.text[end..self.to.min(end + 10)];
         let signs = rest.iter().take_while(|byte| matches!(**byte, b' ' | b'-' | b'(')).count();
         let word = &rest[signs..];
-        // The name of what follows speaks of that.
+        // A label for what follows refers to that.
         let ends = |label: &&String| !matches!(self.byte(end + signs + label.len()), b'_' | b'=' | b':');
         let begins = |label: &&String| {
             word.get(..label.len()).is_some_and(|word| word.eq_ignore_ascii_case(label.as_bytes()))
@@ -698,7 +698,7 @@ impl Scanner<'_> {
         (1..=2).contains(&signs) && labels.iter().any(|label| begins(&label) && ends(&label))
     }
 
-    /// `x12`, `ext. 12` behind a number.
+    /// `x12`, `ext. 12` after a number.
     fn extension(&self, end: usize) -> usize {
         let rest = &self.text[end..self.to.min(end + 16)];
         let blank = rest.iter().take_while(|byte| **byte == b' ').count();
@@ -721,7 +721,7 @@ impl Scanner<'_> {
     fn card(&mut self, groups: &[Group], index: usize) -> usize {
         let rest = &groups[index..];
         let whole: &[usize] = &[rest[0].len];
-        // The groups that networks print, by the second of them; the longest first, for what is left over would stay.
+        // The groups that networks print, by the second of them; the longest first, or a rest would stay visible.
         let forms: &[&[usize]] = match rest {
             [first, ..] if (12..=19).contains(&first.len) => &[whole],
             [first, second, _, ..] if first.len == 4 => match second.len {
@@ -743,7 +743,7 @@ impl Scanner<'_> {
             if form.iter().zip(taken).any(|(len, group)| *len != group.len) {
                 continue;
             }
-            // Twelve digits are no network's usual length: only a label makes a card of them.
+            // Twelve digits are not any network's usual length: only a label makes them a card number.
             if self.unlabelled && form.iter().sum::<usize>() == 12 {
                 continue;
             }
@@ -753,7 +753,7 @@ impl Scanner<'_> {
             }
             let (mut digits, mut len) = ([0u8; 32], 0);
             for group in taken {
-                // A copy of a fixed length costs least; what is too much is written over.
+                // A copy of fixed length is cheapest; the excess is overwritten.
                 match self.text[group.start..].first_chunk::<8>() {
                     Some(eight) if group.len <= 8 => digits[len..len + 8].copy_from_slice(eight),
                     _ => digits[len..len + group.len].copy_from_slice(&self.text[group.start..group.end()]),
@@ -764,7 +764,7 @@ impl Scanner<'_> {
             let labelled = self.ids.card_labelled;
             let word = || self.labelled(labelled, start, FAR_LABEL);
             let (rule, evidence) = match (confirm::luhn(digits), confirm::card_range(digits)) {
-                // A number that the networks' grouping and a label call a card is hidden though it is none.
+                // A number that both its grouping and a label call a card number is hidden even if it fails the check.
                 (false, _) if *form == [4, 4, 4, 4] && self.labelled(labelled, start, 24) => (labelled, None),
                 (false, _) | (_, CardRange::None) => continue,
                 (_, CardRange::Usual) if word() => (self.ids.card, Some(Evidence::Word)),
@@ -781,8 +781,8 @@ impl Scanner<'_> {
         0
     }
 
-    /// What speaks for a card beyond its digits: the networks' groups, prose around it, or that it stands alone or among its
-    /// like.
+    /// The evidence for a card beyond its digits: the networks' groups, prose around it, or that it stands alone or among
+    /// similar numbers.
     fn card_evidence(&self, groups: &[Group], (index, len): (usize, usize)) -> Option<Evidence> {
         let (first, last) = (groups[index], groups[index + len - 1]);
         if len > 1 {
@@ -795,7 +795,7 @@ impl Scanner<'_> {
         if others.is_empty() {
             return Some(Evidence::Alone);
         }
-        // Similar numbers that are all cards are not there by chance.
+        // Similar numbers that are all cards are not a coincidence.
         let likes = || others.iter().filter(|run| run.len() == first.len);
         if likes().all(|run| is_card(run)) && (likes().count() == others.len() || likes().count() > 1) {
             return Some(Evidence::Likes);
@@ -869,7 +869,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Whether the check digit of a VAT number may be right, where the country's is known: Germany's and Ireland's.
+    /// Whether the check digit of a VAT number may be right, for countries whose check is known: Germany and Ireland.
     fn may_be_vat(&self, text: &[u8]) -> bool {
         let digits = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
         match text.split_at(2) {
@@ -881,7 +881,7 @@ impl Scanner<'_> {
 
     fn iban(&mut self, at: usize) -> bool {
         let Some(len) = confirm::iban_len([self.text[at], self.text[at + 1]]) else { return false };
-        // Most words that begin so end soon, or go on with the wrong sort of character.
+        // Most words with this beginning end soon, or continue with the wrong class of character.
         let next = if is_joint(self.byte(at + 4)) { at + 5 } else { at + 4 };
         if at + len > self.to || !confirm::iban_begins([self.text[at], self.text[at + 1]], self.byte(next)) {
             return false;
@@ -900,7 +900,7 @@ impl Scanner<'_> {
         }
         let found = have == len && !self.byte(end).is_ascii_alphanumeric() && confirm::iban(&text[..len]);
         if found {
-            // Handbooks show the form by accounts that do not exist; beside a context word it may be a real one.
+            // Handbooks show the form with accounts that do not exist; beside a context word it may be a real one.
             let rule = match confirm::counts_up(&text[4..len]) {
                 false => Some(self.ids.iban),
                 true => {
@@ -942,8 +942,8 @@ impl Scanner<'_> {
     }
 }
 
-/// How many digits and groups the first groups have, no more than `most` digits, as long as `joins` takes the next: by the
-/// digits before, the last group and it.
+/// How many digits and groups the first groups have, at most `most` digits, as long as `joins` accepts the next: by the
+/// digits before, the last group and the next.
 fn gather(rest: &[Group], most: usize, joins: impl Fn(usize, &Group, &Group) -> bool) -> (usize, usize) {
     let (mut digits, mut taken) = (rest[0].len, 1);
     while let Some(next) = rest.get(taken)

@@ -1,7 +1,7 @@
-//! What stands where a value would and is none: templates, masks, words, code.
+//! Texts in place of a value: templates, masks, words, code.
 //!
-//! Each look is at the whole text. A skip that asked only how a text begins or ends would be a way out for every
-//! secret that begins or ends so: `**` before it, `<` and `>` around it, `config.` in front.
+//! Each check covers the whole text. A check of only the beginning or the end would let through every secret that
+//! begins or ends so: `**` before it, `<` and `>` around it, `config.` in front.
 
 use super::is_word;
 use super::name::NAMES;
@@ -9,7 +9,7 @@ use super::natural_language::is_natural_language;
 use super::token::{Shape, shape_of};
 use crate::guard::words::WORDS;
 
-/// The literal in `${NAME:-literal}`: what is used where nothing is set is a value.
+/// The literal in `${NAME:-literal}`: a default is a value.
 pub(super) fn shell_default(text: &[u8]) -> Option<(usize, usize)> {
     let name =
         text.strip_prefix(b"${")?.iter().take_while(|byte| super::is_word(**byte) && **byte != b'-').count();
@@ -32,7 +32,7 @@ pub(super) fn is_mask(text: &[u8]) -> bool {
     starred && kept <= stars.min(8) && stars >= 2
 }
 
-/// Whether a text is made of words as names are, joined by `joints`: no part of it mixes letters and digits as
+/// Whether a text is made of words as in names, joined by `joints`: no part of it mixes letters and digits as
 /// secrets do.
 pub(super) fn is_names(text: &[u8], joints: &[u8]) -> bool {
     let plain = |part: &[u8]| {
@@ -47,7 +47,7 @@ pub(super) fn is_names(text: &[u8], joints: &[u8]) -> bool {
     })
 }
 
-/// What stands around the name of an algorithm that has digits in it: `base64FromBytes`, `Ed25519PrivateKey`.
+/// The text around the name of an algorithm that has digits in it: `base64FromBytes`, `Ed25519PrivateKey`.
 pub(super) fn around_algorithm(part: &[u8]) -> Option<(&[u8], &[u8])> {
     if part.len() > 64 || !part.iter().any(u8::is_ascii_digit) {
         return None;
@@ -58,10 +58,10 @@ pub(super) fn around_algorithm(part: &[u8]) -> Option<(&[u8], &[u8])> {
     })
 }
 
-/// Whether at least half of a text is places that are filled in (`{name}`, `#name#`) or spelled-out characters (`&lt;`, `\x1b`),
+/// Whether at least half of a text is fields to fill in (`{name}`, `#name#`) or spelled-out characters (`&lt;`, `\x1b`),
 /// and the rest is words.
 pub(super) fn is_filled(text: &[u8]) -> bool {
-    /// The longest place.
+    /// The longest field.
     const PLACE: usize = 48;
     const ENTITIES: [&[u8]; 6] = [b"lt", b"gt", b"amp", b"quot", b"apos", b"nbsp"];
     let place = |rest: &[u8]| -> Option<usize> {
@@ -102,7 +102,7 @@ pub(super) fn is_filled(text: &[u8]) -> bool {
     kept * 2 <= text.len() && kept < text.len() && is_names(&left, b"_-.:/ |,=?")
 }
 
-/// A value without the blanks around it, the line's end that a string spells out (`%s\\n`) and the end of a head.
+/// A value without the spaces around it, an escaped line end (`%s\\n`) and the end of a function head.
 pub(super) fn trimmed(value: &[u8]) -> &[u8] {
     let mut value = value.trim_ascii();
     while let [rest @ .., b'\\', b'n' | b'r' | b't'] = value {
@@ -112,7 +112,7 @@ pub(super) fn trimmed(value: &[u8]) -> &[u8] {
     value.strip_suffix(b"):").unwrap_or(value)
 }
 
-/// Whether a word of a text is a word for a password or a key: what a form or a catalogue of messages calls one, as `Passwort`,
+/// Whether a word of a text is a word for a password or a key, as a label in a form or a message catalogue: `Passwort`,
 /// `Mot de passe`, `API-Schlüssel`.
 pub(super) fn names_itself(text: &[u8]) -> bool {
     let context = |word: &[u8]| {
@@ -123,7 +123,7 @@ pub(super) fn names_itself(text: &[u8]) -> bool {
     text.split(|byte| *byte == b' ').any(context)
 }
 
-/// Words that stand where a value would and are none.
+/// Words that are written in place of a value.
 pub(super) fn is_empty_word(value: &[u8]) -> bool {
     WORDS.list.no_value.holds(value) || super::is_placeholder(value)
 }
@@ -140,7 +140,7 @@ pub(super) fn is_scoped(value: &[u8]) -> bool {
         && value.split(|byte| !super::is_word(*byte)).all(|part| part.is_empty() || name(part))
 }
 
-/// `ServerConnection`, `auth::Ed25519Key`, `__u32`: what a program calls a type or a variable. Digits stand in it only as a
+/// `ServerConnection`, `auth::Ed25519Key`, `__u32`: the name of a type or a variable in a program. It has digits only as
 /// part of the name of an algorithm, or as a width of bits.
 pub(super) fn is_identifier(word: &[u8]) -> bool {
     let letters = |part: &[u8]| !part.iter().any(u8::is_ascii_digit) && shape_of(part) != Shape::Random;
@@ -157,7 +157,7 @@ pub(super) fn is_identifier(word: &[u8]) -> bool {
         && word.split(|byte| b"_:.".contains(byte)).all(part)
 }
 
-/// What stands around a width of bits: `u32`, `Archive64Locator`.
+/// The text around a width of bits: `u32`, `Archive64Locator`.
 fn around_width(part: &[u8]) -> Option<(&[u8], &[u8])> {
     let (before, rest) = part.split_at(part.iter().position(u8::is_ascii_digit)?);
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();

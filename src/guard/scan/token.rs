@@ -13,7 +13,7 @@ use crate::guard::confirm::{self, varied};
 use crate::guard::rule::{Check, Place, RuleId};
 use crate::guard::words::{EndingWord, Endings, Nearby, WORDS};
 
-/// So many digits of base64 before a place are a run that it is inside of.
+/// This many base64 digits before a place mean that it is inside a run.
 const DEEP: usize = 96;
 /// The longest line of base64.
 const MAX_LINE: usize = 76;
@@ -24,7 +24,7 @@ fn is_base64(byte: u8) -> bool {
 }
 
 impl Scanner<'_> {
-    /// Looks at a run of at least sixteen word characters.
+    /// Examines a run of at least sixteen word characters.
     #[inline(never)]
     pub(super) fn long_word(&mut self, at: usize) {
         let end = self.word_end(at);
@@ -61,7 +61,7 @@ impl Scanner<'_> {
         {
             return;
         }
-        // What logs are full of is none of the rest.
+        // UUIDs, which logs are full of, are none of the rest.
         if end - at == 36 && self.byte_before(at) != b'.' && shape_of(&self.text[at..end]) == Shape::Uuid {
             if self.is_named(at) && matches!(self.byte(end), b'"' | b'\'') {
                 self.words_done = end;
@@ -91,13 +91,13 @@ impl Scanner<'_> {
         }
     }
 
-    /// Whether a place is inside of base64, as of a file in a script: deep in a run, or in one full line below another. Nothing
-    /// but its own text begins there.
+    /// Whether a place is inside base64, such as a file in a script: deep in a run, or in one full line below another. Nothing
+    /// begins there except in its decoded text.
     fn is_within_base64(&self, at: usize) -> bool {
         if !matches!(self.byte_before(at), b'+' | b'/') {
             return false;
         }
-        // How many digits stand right before, as far as is asked.
+        // How many digits come right before, up to the limit.
         let before = if at >= self.from + DEEP {
             let (near, far) =
                 (self.bits(at - 64, |block| block.run), self.bits(at - DEEP, |block| block.run));
@@ -112,7 +112,7 @@ impl Scanner<'_> {
         before == DEEP || self.line_of_base64(at - before).is_some()
     }
 
-    /// Where the full line of base64 ends that begins here, below another.
+    /// The end of the full line of base64 that begins here, below another.
     fn line_of_base64(&self, start: usize) -> Option<usize> {
         if self.byte_before(start) != b'\n' || start < self.from {
             return None;
@@ -123,7 +123,7 @@ impl Scanner<'_> {
         self.is_line_of_base64(start, end).then_some(end)
     }
 
-    /// Addresses and private keys of crypto currencies that have a checksum; Ethereum's beside a word.
+    /// Addresses and private keys of crypto currencies that have a checksum; Ethereum's only beside a word.
     fn wallet(&mut self, start: usize, end: usize) -> bool {
         let word = &self.text[start..end];
         let is =
@@ -154,7 +154,7 @@ impl Scanner<'_> {
         rule.is_some()
     }
 
-    /// Random text that no name is joined to by `:` or `=`, but a context word stands close before:
+    /// Random text that no name is joined to by `:` or `=`, with a context word close before it:
     /// `the api key 5d41...`, `splunk-SECRET 8gNf...`, `gitter-secret-abcd...`.
     fn near_keyword(&mut self, start: usize, end: usize) {
         let end = self.joined_end(start, end);
@@ -212,7 +212,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Where a run of base64 or of joined parts ends.
+    /// The end of a run of base64 or of joined parts.
     fn joined_end(&self, start: usize, end: usize) -> usize {
         let mut end = end;
         if matches!(self.byte(end), b'+' | b'/' | b'=' | b'.' | b'~') {
@@ -226,7 +226,7 @@ impl Scanner<'_> {
         end
     }
 
-    /// Where base64 begins whose first sign stands close before this word.
+    /// The start of base64 whose first character is close before this word.
     fn joined_start(&self, start: usize, end: usize) -> usize {
         if matches!(self.byte_before(start), b'+' | b'/') {
             let digit = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'+' | b'/');
@@ -239,7 +239,7 @@ impl Scanner<'_> {
         start
     }
 
-    /// A run that holds a context word: what follows that is the value.
+    /// A run that contains a context word: the text after that is the value.
     fn keyword_inside(&mut self, start: usize, end: usize) -> bool {
         let word = &self.text[start..end.min(start + 256)];
         if memchr::memchr2(b'-', b'_', &word[..word.len().min(48)]).is_none() {
@@ -267,7 +267,7 @@ impl Scanner<'_> {
         true
     }
 
-    /// Whether a context word, perhaps a `sure` one, speaks of a random text that stands behind it and `between`.
+    /// Whether a context word, perhaps a `sure` one, applies to a random text that comes after it and `between`.
     fn word_tells(
         &self,
         between: &[u8],
@@ -276,39 +276,40 @@ impl Scanner<'_> {
         sure: bool,
         vendor: impl FnOnce() -> bool,
     ) -> bool {
-        // Nothing but a few short words and signs between.
+        // Only a few short words and punctuation between.
         let ends = between.iter().any(|byte| matches!(byte, b'{' | b'}' | b'<'));
-        // OpenPGP names keys by the last 16 of 40 hexadecimal digits.
+        // OpenPGP identifies keys by the last 16 of 40 hexadecimal digits.
         let key_id =
             shape == Shape::Hex && matches!(word.len(), 16 | 40) && !word.iter().any(u8::is_ascii_lowercase);
         let fits = || shape != Shape::Digits && !key_id && (shape != Shape::Uuid || vendor());
         !ends && between.len() <= 24 && (sure || fits())
     }
 
-    /// Whether the name of a provider in the line before speaks of a random text.
+    /// Whether the name of a provider in the line before applies to a random text.
     fn vendor_tells(&self, line: &[u8], word: &[u8], shape: Shape, joined: impl FnOnce() -> bool) -> bool {
         let vendor = self.ids.secret_near_vendor;
         let rich = shape == Shape::Random && word.len() >= 20 || shape == Shape::Hex && word.len() >= 32;
-        // An identifier has to follow at once.
+        // An identifier must follow at once.
         let at_once = |rest: &[u8]| rest.len() <= 4 && rest.iter().all(|byte| b" :=-_\"'".contains(byte));
         rich && !joined() && self.rules.has_whole_context(vendor, line)
             || shape == Shape::Uuid && self.rules.behind_context(vendor, line).is_some_and(at_once)
     }
 
-    /// Whether this is the last part of a path: `exports/2026/11/x.parquet`. Of the address of a web `hook` the path is the secret.
+    /// Whether this is the last part of a path: `exports/2026/11/x.parquet`. In the address of a web `hook` the path is the
+    /// secret.
     fn ends_path(&self, start: usize, end: usize, hook: bool) -> bool {
         let before = self.before(start, 64);
         let whole = before.iter().rev().take_while(|byte| !byte.is_ascii_whitespace()).count();
         !hook && self.byte_before(start) == b'/' && is_path(&self.text[start - whole..end])
     }
 
-    /// `"reqId":"0198..."`: the name has been judged, and a form that ids have needs more than a word nearby.
+    /// `"reqId":"0198..."`: the name has been judged, and a common form of ids needs more than a word nearby.
     fn is_named(&self, start: usize) -> bool {
         matches!(self.byte_before(start), b'"' | b'\'')
             && matches!(self.byte_before(start - 1), b':' | b'=' | b' ')
     }
 
-    /// Whether what begins here is a part of an address, a path, a version or a URN: `//host/x`, `pkg@x`, `a:b:x`,
+    /// Whether the text here is part of an address, a path, a version or a URN: `//host/x`, `pkg@x`, `a:b:x`,
     /// `?list=x`.
     fn is_part(&self, start: usize) -> bool {
         if matches!(self.byte_before(start), b'/' | b'@' | b'#' | b'.' | b'\\') {
@@ -329,7 +330,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Where words end as context words do in `len` (at most 64) bytes from a place on, as bits.
+    /// The ends of words with a context word's ending in `len` (at most 64) bytes from a place on, as bits.
     fn word_ends(&self, from: usize, len: usize) -> u64 {
         if from < self.from {
             return u64::MAX;
@@ -338,7 +339,7 @@ impl Scanner<'_> {
         word_ends(bits(|block| block.alpha), bits(|block| block.digit))
     }
 
-    /// A run that is base64 or hex of a text in which something is found: the whole run is hidden.
+    /// A run that is base64 or hex of a text with a finding: the whole run is hidden.
     pub(super) fn encoded(&mut self, start: usize, end: usize) -> bool {
         if self.depth >= MAX_DEPTH {
             return false;
@@ -346,7 +347,7 @@ impl Scanner<'_> {
         if start < self.encoded_done {
             return false;
         }
-        // The run may begin before and go on beyond what was looked at as one word.
+        // The run may begin before and continue beyond the word.
         static PART: [bool; 256] = alphanumeric_or(b"_-+/");
         let part = |byte: &&u8| PART[usize::from(**byte)];
         let start = start - self.before(start, 64).iter().rev().take_while(part).count();
@@ -378,7 +379,7 @@ impl Scanner<'_> {
         found
     }
 
-    /// Whether any sign may stand between parts of a run: an `=` at its end counts as one.
+    /// Whether any separator may be between parts of a run: an `=` at its end counts as one.
     fn has_joint(&self, start: usize, end: usize) -> bool {
         let digits = |at: usize| self.bits(at, |block| block.alpha | block.digit);
         start < self.from || end - start > 64 || !digits(start) & last_bits(end - start) != 0
@@ -422,7 +423,7 @@ impl Scanner<'_> {
         Some(start + len)
     }
 
-    /// Looks at what the run from `start` to `end` hides; something found there hides the whole run.
+    /// Scans the decoded text of the run from `start` to `end`; a finding in it hides the whole run.
     fn decoded(&mut self, text: &[u8], start: usize, end: usize) -> bool {
         if end <= self.from {
             return false;
@@ -467,16 +468,16 @@ impl Scanner<'_> {
         true
     }
 
-    /// What crypt(3) makes of a password, behind a user's name or alone.
+    /// The output of crypt(3) for a password, after a user name or alone.
     fn hashed(&mut self, start: usize, at: usize) -> bool {
         memchr::memchr(b'$', &self.text[start..at]).is_some_and(|dollar| self.token(start + dollar))
     }
 
-    /// A short prefix, `_` or `-`, and thirty characters in a mix of capitals, small letters and digits, or 32 hexadecimal
-    /// ones behind `live` and the like: the forms that most new providers take.
+    /// A short prefix, `_` or `-`, and thirty characters in a mix of capitals, lowercase letters and digits, or 32 hexadecimal
+    /// ones after `live` and the like: the forms that most new providers use.
     fn prefixed(&mut self, start: usize, end: usize) -> bool {
         let word = &self.text[start..end.min(start + 256)];
-        // No part behind a later joint is longer than that behind the first.
+        // No part after a later joint is longer than that after the first.
         let first = memchr::memchr2(b'_', b'-', word);
         if first.is_none_or(|first| word.len() <= first + SHUFFLED) {
             return false;
@@ -490,7 +491,7 @@ impl Scanner<'_> {
                     || says_live(prefix) && body.len() >= 32 && shape_of(body) == Shape::Hex)
         });
         if found {
-            // A second part behind a dot, as signed tokens have.
+            // A second part after a dot, as in signed tokens.
             let part = self.text[end..].iter().skip(1).take(2000).take_while(|byte| is_word(**byte)).count();
             let more = self.byte(end) == b'.'
                 && part >= 20
@@ -517,7 +518,7 @@ impl Scanner<'_> {
         false
     }
 
-    /// Whether a token meets the further condition on it.
+    /// Whether a token meets its rule's further condition.
     fn passes(&self, rule: RuleId, check: Check, start: usize, end: usize) -> bool {
         let token = &self.text[start..end];
         match check {
@@ -577,13 +578,13 @@ impl Scanner<'_> {
     }
 }
 
-/// So many parts of a run are looked at.
+/// The most parts of a run that are examined.
 const MAX_PARTS: usize = 6;
 
-/// What may join a part of a run to what stands beside it. Base64 has some of these signs among its digits.
+/// What may join a part of a run to its neighbour. Base64 has some of these among its digits.
 static JOINT: [bool; 256] = only(b"/_-.~");
 
-/// Whether any part of a longer run may be long enough to be decoded. Looks from behind at what one would fill.
+/// Whether any part of a longer run may be long enough to be decoded. Checks from the end, in steps of that length.
 fn has_long_part(run: &[u8]) -> bool {
     let mut at = 0;
     while let Some(part) = run.get(at..at + encoded::SHORTEST_PART) {
@@ -595,7 +596,7 @@ fn has_long_part(run: &[u8]) -> bool {
     false
 }
 
-/// Where the parts of a run begin and how long they are.
+/// The starts and lengths of the parts of a run.
 fn parts(run: &[u8]) -> impl Iterator<Item = (usize, usize)> {
     let mut next = 0;
     run.split(|byte| JOINT[usize::from(*byte)]).map(move |part| {
@@ -605,13 +606,13 @@ fn parts(run: &[u8]) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// What a value looks like.
+/// The shape of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
-    /// Letters and digits mixed as no word is.
+    /// Letters and digits mixed as in no word.
     Random,
-    /// Hexadecimal digits of an even number, at least sixteen.
+    /// An even number of hexadecimal digits, at least sixteen.
     Hex,
     /// `8-4-4-4-12` hexadecimal digits.
     Uuid,
@@ -623,8 +624,8 @@ pub enum Shape {
     Other,
 }
 
-/// What each byte adds to the counts of digits, capitals, small letters, joints and hexadecimal digits, in twelve bits
-/// each: no more than [`MAX_LOOK`] bytes are counted.
+/// What each byte adds to the counts of digits, capitals, lowercase letters, joints and hexadecimal digits, in twelve bits
+/// each: at most [`MAX_LOOK`] bytes are counted.
 static COUNTS: [u64; 256] = {
     let mut counts = [0; 256];
     let mut at = 0;
@@ -642,10 +643,10 @@ static COUNTS: [u64; 256] = {
     counts
 };
 
-/// The most bytes of a value that are looked at, as many as twelve bits can count.
+/// The most bytes of a value that are examined, as many as twelve bits can count.
 const MAX_LOOK: usize = 4_095;
 
-/// What a value looks like, by its beginning if it is long.
+/// The shape of a value, by its beginning if it is long.
 pub(super) fn shape_of(value: &[u8]) -> Shape {
     let value = &value[..value.len().min(MAX_LOOK)];
     let counts = value.iter().fold(0, |counts, byte| counts + COUNTS[usize::from(*byte)]);
@@ -688,14 +689,14 @@ fn is_wordlike(word: &[u8]) -> bool {
     vowels * 100 > word.len() * 28
 }
 
-/// Whether capitals stand where words do not have them.
+/// Whether there are capitals where words do not have them.
 pub(super) fn mixed_case(value: &[u8]) -> bool {
     let changes =
         value.windows(2).filter(|pair| pair[0].is_ascii_lowercase() != pair[1].is_ascii_lowercase()).count();
     changes * 3 >= value.len() && value.iter().any(u8::is_ascii_lowercase)
 }
 
-/// What providers begin their tokens with: small letters, and not what hashes, files and messages are named by.
+/// Prefixes as providers use them: lowercase letters, and not the usual prefixes of hashes, files and messages.
 fn is_prefix(text: &[u8]) -> bool {
     (2..=24).contains(&text.len())
         && text[0].is_ascii_lowercase()
@@ -703,15 +704,15 @@ fn is_prefix(text: &[u8]) -> bool {
         && !WORDS.list.no_prefix.iter().any(|other| text.starts_with(other.as_bytes()))
 }
 
-/// Whether a word of the prefix says that what follows is in use and secret.
+/// Whether a word of the prefix marks a live secret.
 fn says_live(prefix: &[u8]) -> bool {
     prefix.split(|byte| matches!(byte, b'_' | b'-')).any(|part| WORDS.list.live.holds(part))
 }
 
-/// The shortest random part behind a prefix.
+/// The shortest random part after a prefix.
 const SHUFFLED: usize = 30;
 
-/// Thirty characters or more that change between capitals, small letters and digits as only random ones do.
+/// Thirty characters or more that switch between capitals, lowercase letters and digits as only random ones do.
 fn is_shuffled(body: &[u8]) -> bool {
     let count = |test: fn(&u8) -> bool| body.iter().filter(|byte| test(byte)).count();
     let joints = count(|byte| matches!(byte, b'_' | b'-'));
@@ -727,7 +728,7 @@ fn is_shuffled(body: &[u8]) -> bool {
         && varied(body, 16)
 }
 
-/// Whether all of a token behind its prefix is the letter x: `ghp_xxxxxxxxxxxx`.
+/// Whether all of a token after its prefix is the letter x: `ghp_xxxxxxxxxxxx`.
 fn is_crossed_out(token: &[u8]) -> bool {
     let body = token.rsplit(|byte| matches!(byte, b'_' | b'-')).next().unwrap_or_default();
     body.len() >= 12 && body.iter().all(|byte| matches!(byte, b'x' | b'X'))
@@ -741,8 +742,8 @@ pub(super) fn is_random(token: &[u8]) -> bool {
     digits >= 2 && letters >= 2 && (token.len() < 40 || varied(token, 8))
 }
 
-/// Looks at the ends of words that `ends` has a bit for; finds the last context word of a line (where it ends, and whether it is
-/// a sure one), and the last that speaks against, `past` which others may be asked for.
+/// Checks the ends of words that `ends` has a bit for; finds the last context word of a line (where it ends, and whether it is
+/// a sure one), and the last contradicting word, `past` which others may be looked for.
 ///
 /// A word may be glued to another on its left (`vatlayerTOKEN`), a short one only at a change of case; nothing but a non-letter
 /// may follow.
@@ -776,7 +777,7 @@ fn last_words(
     (found, against)
 }
 
-/// Where words end as context words do, as bits: in two letters with no letter behind, or in the last of some digits.
+/// The possible ends of context words, as bits: two letters with no letter after, or the last of some digits.
 fn word_ends(letters: u64, digits: u64) -> u64 {
     !(letters >> 1) & (letters & letters << 1 | digits & !(digits >> 1))
 }

@@ -5,14 +5,14 @@ use super::excuse::Candidate;
 use crate::guard::classes::only;
 use crate::guard::words::{WORDS, ends};
 
-/// The longest authority and path that is looked at.
+/// The longest authority and path that are examined.
 const MAX: usize = 1024;
 
-/// What no URL has inside: blanks, quotes, what stands around it.
+/// Characters that are not in any URL: spaces, quotes, brackets around it.
 static OUTSIDE: [bool; 256] = only(b" \t\n\r\x0c\"'<>`|\\");
 
 impl Scanner<'_> {
-    /// Looks at the URL whose `://` begins at `at`.
+    /// Examines the URL whose `://` begins at `at`.
     #[inline(never)]
     pub(super) fn url(&mut self, at: usize) {
         let scheme_char =
@@ -30,7 +30,7 @@ impl Scanner<'_> {
         let host = &rest[at_sign.map_or(0, |at| at + 1)..authority];
         let hook = rest.get(authority) == Some(&b'/') && host.len() >= 7 && is_hook(host, &rest[authority..]);
         let scheme = scheme.len();
-        // The path is walked only where it matters.
+        // The path is read only where it matters.
         let len = if hook || at_sign.is_some() && self.names_database(start, scheme) {
             rest.iter().position(outside).unwrap_or(rest.len())
         } else {
@@ -69,7 +69,7 @@ impl Scanner<'_> {
         if lone && !password.iter().all(token) {
             return;
         }
-        // `user:user@` of a handbook; a longer one may be somebody's.
+        // `user:user@` in a handbook; a longer one may be somebody's.
         let shown = user == password && password.len() <= 8 && password.iter().all(u8::is_ascii_lowercase);
         // `user[:password]@`, `username:password@`
         let named =
@@ -92,8 +92,8 @@ impl Scanner<'_> {
     }
 }
 
-/// Where an authority ends, `stop` being its first sign that ends one: a `?` or `#` may also be a part of a password that
-/// is not encoded. A port is none.
+/// The end of an authority, `stop` being the first character that may end one: a `?` or `#` may also be part of an
+/// unencoded password. A port is not one.
 fn authority_end(rest: &[u8], stop: usize) -> usize {
     let password = match rest.get(stop) {
         Some(b'?' | b'#') => memchr::memchr(b':', &rest[..stop]).map(|colon| &rest[colon + 1..stop]),
@@ -108,7 +108,7 @@ fn authority_end(rest: &[u8], stop: usize) -> usize {
     if rest[stop..end].contains(&b'@') { end } else { stop }
 }
 
-/// `8080`, `PORT`, `${APP_PORT}`, `{n}`: what stands for a port.
+/// `8080`, `PORT`, `${APP_PORT}`, `{n}`: a port or a placeholder for one.
 fn is_port(text: &[u8]) -> bool {
     let sign = |byte: &u8| byte.is_ascii_alphabetic() || b"_${}()[]".contains(byte);
     let named = text.windows(4).any(|word| word.eq_ignore_ascii_case(b"port")) && text.len() <= 24;
@@ -120,14 +120,14 @@ fn is_port(text: &[u8]) -> bool {
         || matches!(text, b"%d" | b"%s" | b"%i" | b"%u")
 }
 
-/// Whether a text is one of the words, but for the brackets in which a form of addresses has it.
+/// Whether a text is one of the words, perhaps in the brackets of an address template.
 fn is_one(text: &[u8], words: &[&[u8]]) -> bool {
     let start = text.iter().take_while(|byte| matches!(byte, b'[' | b'(' | b'<')).count();
     let end = text.iter().rev().take_while(|byte| matches!(byte, b'[' | b']' | b')' | b'>')).count();
     text.get(start..text.len() - end).is_some_and(|text| words.contains(&text))
 }
 
-/// Addresses that let whoever knows them act: the path is the secret.
+/// Addresses that are a credential: knowing the path is enough to act.
 fn is_hook(host: &[u8], path: &[u8]) -> bool {
     let host = host.split(|byte| *byte == b':').next().unwrap_or(host);
     let is = |name: &str| match name.starts_with('.') {

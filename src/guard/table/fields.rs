@@ -1,8 +1,8 @@
-//! The fields of a line, by the signs or the blanks between them.
+//! The fields of a line, by separators or spaces.
 
 use super::{Column, MAX_CELLS, Span, separates};
 
-/// The names of columns in a part of a statement of SQL, each the first word between two commas.
+/// The names of columns in a part of an SQL statement, each the first word between two commas.
 pub(super) fn names_of_sql(text: &str, columns: &mut Vec<Column>) {
     const OTHERS: [&str; 8] = ["primary", "key", "unique", "constraint", "foreign", "check", "index", "--"];
     let (mut depth, mut start) = (0, 0);
@@ -38,23 +38,23 @@ pub(super) fn names_of_sql(text: &str, columns: &mut Vec<Column>) {
     name(&text[start..]);
 }
 
-/// Where a word in small letters stands in a text of any case.
+/// The place of a lowercase word in a text of any case.
 pub(super) fn find_ignoring_case(text: &str, word: &str) -> Option<usize> {
     text.as_bytes().windows(word.len()).position(|here| here.eq_ignore_ascii_case(word.as_bytes()))
 }
 
-/// What follows a prefix of a text, in any case.
+/// The text after a prefix, in any case.
 pub(super) fn strip_ignoring_case<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let (begin, rest) = text.split_at_checked(prefix.len())?;
     begin.eq_ignore_ascii_case(prefix).then_some(rest)
 }
 
-/// The values in brackets of a line of SQL.
+/// The values in brackets in a line of SQL.
 pub(super) fn tuples(line: &str) -> Vec<Vec<Span>> {
     let insert =
         ["insert", "replace"].iter().any(|word| strip_ignoring_case(line.trim_start(), word).is_some())
             || line.contains("INSERT INTO ");
-    // What a log says before the parameters of a statement: `[generated in 0.0003s] [(1, 'x'), (2, 'y')]`.
+    // A log's prefix before the parameters of a statement: `[generated in 0.0003s] [(1, 'x'), (2, 'y')]`.
     let logged = || line.find("] [(").or_else(|| line.find("] (")).map(|at| at + 2);
     let from = match find_ignoring_case(line, "values") {
         Some(at) if insert => at,
@@ -96,7 +96,7 @@ pub(super) fn tuples(line: &str) -> Vec<Vec<Span>> {
     tuples
 }
 
-/// Fields with a doubled bar between, and the outer ones of a row with single bars: Jira and the wikis.
+/// Fields with a doubled bar between, and the outer ones of a row with single bars: Jira and other wikis.
 pub(super) fn doubled(line: &str) -> Vec<Span> {
     let text = line.trim();
     let ends = ["||", "|", "!"];
@@ -112,7 +112,7 @@ pub(super) fn doubled(line: &str) -> Vec<Span> {
     fields
 }
 
-/// Fields with a sign between, where a quoted one may hold the sign and may have begun above; whether a quote stays open.
+/// Fields with a separator, where a quoted one may hold the separator and may have begun above; whether a quote stays open.
 pub(super) fn split(line: &str, sign: char, quoted: bool) -> (Vec<Span>, bool) {
     // A row of LaTeX.
     let line = if sign == '&' { line.trim_end().trim_end_matches('\\') } else { line };
@@ -130,7 +130,7 @@ pub(super) fn split(line: &str, sign: char, quoted: bool) -> (Vec<Span>, bool) {
             // A doubled quote opens again at once.
             quoted |= bytes.get(at + 1) == Some(&b'"');
         } else if one.map_or(byte >= 0x80, |one| byte == one) && !quoted && !escaped(at) {
-            // Few other signs are of several bytes.
+            // Few other separators have several bytes.
             let len = if one.is_some() { 1 } else { line[at..].chars().next().map_or(1, char::len_utf8) };
             if one.is_some() || line[at..].starts_with(|c| separates(sign, c)) {
                 fields.push((start, at));
@@ -145,7 +145,7 @@ pub(super) fn split(line: &str, sign: char, quoted: bool) -> (Vec<Span>, bool) {
     (fields, quoted)
 }
 
-/// The same where no quote is one.
+/// The same, ignoring quotes.
 pub(super) fn unquoted(line: &str, sign: char) -> Vec<Span> {
     let ends =
         line.char_indices().filter(|(_, c)| separates(sign, *c)).map(|(at, c)| (at, at + c.len_utf8()));
@@ -153,7 +153,7 @@ pub(super) fn unquoted(line: &str, sign: char) -> Vec<Span> {
     ends.chain([(line.len(), 0)]).map(|(end, next)| (std::mem::replace(&mut start, next), end)).collect()
 }
 
-/// Parts of a line with two or more blanks between.
+/// Parts of a line with two or more spaces between.
 pub(super) fn segments(line: &str) -> Vec<Span> {
     let mut parts: Vec<Span> = Vec::new();
     for (start, end) in words(line) {

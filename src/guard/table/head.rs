@@ -1,4 +1,4 @@
-//! Whether a line is the head of a table, and what its columns are.
+//! Whether a line is the head of a table, and what its columns mean.
 
 use std::borrow::Cow;
 
@@ -20,7 +20,7 @@ pub(super) fn is_name(text: &str) -> bool {
         return false;
     }
     let (marked, text) = (text, text.trim_matches('*'));
-    // What a mask leaves is no name.
+    // The result of a mask is not a name.
     marked.is_empty()
         || text == "(index)"
         || text.chars().count() <= LONGEST_NAME
@@ -32,9 +32,9 @@ pub(super) fn is_name(text: &str) -> bool {
 
 /// The head of a table, if a line is one.
 pub(super) fn find_head(line: &str) -> Option<Head> {
-    // What names the index of a frame is as wide as the frame.
+    // A line that names the index of a frame is as wide as the frame.
     let padded = line.ends_with("  ").then_some(line.len());
-    // What was replaced among the names is a name that says nothing; where it stood is not known any more.
+    // A replaced name has no meaning, and its original width is unknown.
     let line = line.trim_end();
     let mut named = Cow::Borrowed(line);
     let mut at = 0;
@@ -48,7 +48,7 @@ pub(super) fn find_head(line: &str) -> Option<Head> {
         let columns = columns.split(',').map(|name| Column::new(name, 0, 0)).collect();
         return Some(Head::new(Layout::Separated('\t'), columns));
     }
-    // The head of a table of reStructuredText that is written as separated values.
+    // The head of a reStructuredText table that is written as separated values.
     if let Some(names) = named.trim_start().strip_prefix(":header:") {
         let (fields, _) = split(names, ',', false);
         let columns: Vec<Column> =
@@ -59,7 +59,7 @@ pub(super) fn find_head(line: &str) -> Option<Head> {
     if named.starts_with(['!', '\\']) || named.ends_with("\\\\") {
         return marked_head(named);
     }
-    // A frame that goes on below.
+    // A frame that continues below.
     let line = named.trim_end_matches(" \\");
     if line.bytes().any(|byte| OTHER[usize::from(byte)]) && !may_be_led(line) {
         return None;
@@ -67,29 +67,29 @@ pub(super) fn find_head(line: &str) -> Option<Head> {
     separated_head(line, replaced).or_else(|| fixed_head(line, padded).filter(|_| !replaced))
 }
 
-/// What stands in no name and between none.
+/// Characters that are neither in names nor between them.
 pub(super) const OTHER: [bool; 256] = only(b":={}[]<>!&$@+?\\");
-/// What fields may have between them, or around them; of a sign of several bytes the first.
+/// Characters that may be between or around fields; of a multi-byte one the first byte.
 pub(super) const SEPARATORS: [bool; 256] = only(b"\t;,^\x1f|\"\xe2");
 
-/// The most that stands before a table on its lines.
+/// The longest prefix of a table's lines.
 const LONGEST_LEAD: usize = 160;
 
-/// Whether a head may stand behind something else that is on each line of its table: the sign of a quotation or a change, a
-/// number, the name of a file, what a log says. Code has other signs; but a log begins with its time or something in brackets.
+/// Whether a head may come after a prefix that is on each line of its table: a quotation or diff mark, a line
+/// number, a file name, a log's prefix. Code has other characters; but a log begins with its time or something in brackets.
 fn may_be_lead(lead: &str) -> bool {
     static CODE: [bool; 256] = only(b",;={}<&$@?\\()\"'");
     let code = || lead.bytes().any(|byte| CODE[usize::from(byte)]);
     lead.len() <= LONGEST_LEAD && (lead.starts_with(|c: char| c.is_ascii_digit() || c == '[') || !code())
 }
 
-/// Whether a frame may be printed behind a text: `df.head(2):`, `shape=(5, 3)`, `** customers **`.
+/// Whether a frame may be printed after a text: `df.head(2):`, `shape=(5, 3)`, `** customers **`.
 fn may_be_label(text: &str) -> bool {
     static CODE: [bool; 256] = only(b";{}<&$@?\\\"'");
     text.len() <= LONGEST_LEAD && !text.bytes().any(|byte| CODE[usize::from(byte)])
 }
 
-/// The same of a line with signs that stand in no head: behind the last of them names stand apart.
+/// The same for a line with characters that are in no head: after the last of them there are aligned names.
 pub(super) fn may_be_led(line: &str) -> bool {
     let sign = line.bytes().rposition(|byte| OTHER[usize::from(byte)]).map_or(0, |sign| sign + 1);
     let apart = |byte: u8| SEPARATORS[usize::from(byte)];
@@ -99,7 +99,7 @@ pub(super) fn may_be_led(line: &str) -> bool {
     may_be_lead(before) && (behind.iter().any(|byte| apart(*byte)) || gap()) || may_be_label(before) && gap()
 }
 
-/// How much of a line stands before the words that are names or the numbers of columns.
+/// The length of a line's prefix before the words that are names or the numbers of columns.
 fn fixed_lead(line: &str) -> usize {
     let other = words(line).into_iter().rfind(|(from, to)| {
         let word = &line[*from..*to];
@@ -111,17 +111,17 @@ fn fixed_lead(line: &str) -> usize {
     })
 }
 
-/// Whether a head is no more than the number of its column, or that some are left out.
+/// Whether a head is only the number of its column, or an ellipsis.
 fn is_numbered(name: &str) -> bool {
     matches!(name, ".." | "...") || name.len() <= 3 && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether a word may be one of a head.
+/// Whether a word may be part of a head.
 fn is_word(word: &str) -> bool {
     is_name(word) && word.contains(char::is_alphanumeric)
 }
 
-/// What stands behind the last sign and the last word that are in no name.
+/// The text after the last character and the last word that are in no name.
 fn behind_lead(text: &str) -> Span {
     let end = text.trim_end().len();
     let sign = text.bytes().rposition(|byte| OTHER[usize::from(byte)] || byte == b'|').map_or(0, |at| at + 1);
@@ -130,7 +130,7 @@ fn behind_lead(text: &str) -> Span {
     let other =
         words(&text[sign..end]).into_iter().rfind(|(from, to)| !is_word(&text[sign + from..sign + to]));
     let start = other.map_or(sign, |(from, to)| {
-        // The sign of a change.
+        // The mark of a diff.
         let changed =
             text[sign + from..].strip_prefix('-').is_some_and(|_| is_name(&text[sign + from + 1..sign + to]));
         sign + if changed { from + 1 } else { to }
@@ -138,7 +138,7 @@ fn behind_lead(text: &str) -> Span {
     (start, end.max(start))
 }
 
-/// The first field of a row behind what stands before the table: all of it that fits its column.
+/// The first field of a row after the table's prefix: all of it that fits its column.
 pub(super) fn without_lead(line: &str, (start, end): Span, column: &Column) -> Span {
     let behind = |c: char| matches!(c, ' ' | '\t' | ':' | '>' | ']' | '|' | '+' | '-');
     let starts = line[start..end].char_indices().filter(|(_, c)| behind(*c)).map(|(at, _)| start + at + 1);
@@ -159,7 +159,7 @@ impl Column {
     }
 }
 
-/// The head of a table of LaTeX, troff or MediaWiki, whose names have marks around them.
+/// The head of a LaTeX, troff or MediaWiki table, whose names have markup around them.
 fn marked_head(line: &str) -> Option<Head> {
     static MARKS: [&str; 9] =
         ["\\textbf{", "\\textit{", "\\multicolumn{1}{c}{", "\\fI", "\\fB", "\\fP", "\\fR", "{", "}"];
@@ -179,7 +179,7 @@ fn marked_head(line: &str) -> Option<Head> {
     speaks.then_some(Head::new(Layout::Separated(sign), columns))
 }
 
-/// Beside a column of users a column `pass` is one of passwords.
+/// Beside a column of users, a column `pass` is one of passwords.
 fn with_users(names: &[&str], columns: &mut [Column]) {
     const USERS: [&str; 8] =
         ["user", "username", "user_name", "user name", "login", "userid", "user_id", "benutzer"];
@@ -200,7 +200,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         return None;
     }
     let mut best: Option<Head> = None;
-    // Quoted names with blanks between, as Tcl has lists.
+    // Quoted names with spaces between, as in Tcl lists.
     let tcl = line.starts_with('"').then_some(' ');
     for sign in ['\t', ';', ',', '^', '\u{1f}'].into_iter().chain(BARS).chain(tcl) {
         if !line.contains(sign) || matches!(sign, ',' | ';') && line.trim_end().ends_with([',', ';']) {
@@ -209,7 +209,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         let wiki = sign == '|' && line.contains("||");
         let fields = if wiki { doubled(line) } else { split(line, sign, false).0 };
         let mut names: Vec<&str> = fields.iter().map(|(start, end)| line[*start..*end].trim()).collect();
-        // What stands before the table, with the fields in it.
+        // The prefix of the table, with the fields in it.
         let comment = || names[0].starts_with("# ").then_some(0);
         let lead = names.iter().rposition(|name| !is_name(name)).or_else(comment);
         let mut before = "";
@@ -230,7 +230,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
             && names[0].is_empty()
             && names[names.len() - 1].is_empty();
         let inner = if edges { &names[1..names.len() - 1] } else { &names[lead.unwrap_or(0)..] };
-        // Of a row with a name before its value one is left.
+        // A row with a name before its value has one field left.
         let given = |name: &&&str| !name.trim_matches(['"', '\'']).bytes().all(|byte| byte == b'x');
         let named = inner.iter().filter(given).count();
         let numbered = before.trim_start().starts_with(|c: char| c.is_alphanumeric() || "|[".contains(c));
@@ -245,7 +245,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         }
         let mut columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
         with_users(&names, &mut columns);
-        // `user, passwd` further in is code more often, and a comment in it.
+        // `user, passwd` further in is more often code or a comment in it.
         if indented {
             columns
                 .iter_mut()
@@ -259,7 +259,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
     best
 }
 
-/// A line of fixed width with blanks for what stands before its names, and how many characters those are.
+/// A line of fixed width with its prefix replaced by spaces, and the length of the prefix in characters.
 fn led(line: &str) -> Option<(Cow<'_, str>, Option<usize>)> {
     let first = line.split_whitespace().next().unwrap_or_default();
     let named = line.starts_with(' ') || is_word(first) || is_numbered(first);
@@ -298,7 +298,7 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
         .collect();
     let names: Vec<&str> = cells.iter().map(|(start, end)| &line[*start..*end]).collect();
     with_users(&names, &mut columns);
-    // What `dtypes` prints.
+    // The output of `dtypes`.
     if let [_, kind] = &names[..]
         && TYPES.contains(kind)
     {
@@ -316,7 +316,7 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
     } else {
         Layout::Fixed(gaps)
     };
-    // Words with one blank between say nothing of a password.
+    // Words with one space between are no evidence of a password.
     let speaks = |column: &Column| match parts.len() {
         2.. => !column.meant.is_empty(),
         _ => heads::speaks_alone(column.meant) || gaps && heads::is_sure(column.meant),
@@ -324,10 +324,10 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
     columns.iter().any(speaks).then(|| Head { index, lead, ..Head::new(layout, columns) })
 }
 
-/// Types of columns, which no column is named by.
+/// Types of columns, which are not used as names.
 const TYPES: [&str; 8] = ["str", "object", "int64", "float64", "bool", "string", "category", "Int64"];
 
-/// The heads in the parts of a line; nothing for prose.
+/// The heads in the parts of a line; `None` for prose.
 fn cells_of_head(line: &str, parts: &[Span], gaps: bool) -> Option<Vec<Span>> {
     let mut cells = Vec::new();
     for &(start, end) in parts {
@@ -336,14 +336,14 @@ fn cells_of_head(line: &str, parts: &[Span], gaps: bool) -> Option<Vec<Span>> {
             cells.push((start, end));
             continue;
         }
-        // The longest known heads of several words, else each word: pandas puts one blank between columns.
+        // The longest known heads of several words, else each word: pandas puts one space between columns.
         let inner = words(part);
         if parts.len() < 2 && inner.len() > LONGEST_PROSE {
             return None;
         }
         let meaningful: Vec<bool> =
             inner.iter().map(|(from, to)| heads::may_be_head(&part[*from..*to])).collect();
-        // Prose that speaks of keys and tokens: without a gap that is no head of them.
+        // Prose about keys and tokens: without a gap it is not a head.
         let secret = |(from, to): &Span| {
             let meant = heads::meaning(&part[*from..*to]);
             !meant.is_empty() && heads::only_secret(meant)

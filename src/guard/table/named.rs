@@ -1,4 +1,4 @@
-//! A value behind its name in a line: `ssn  219-09-9998`, `ssn=219-09-9998`, `<ssn>219-09-9998</ssn>`.
+//! A value after its name in a line: `ssn  219-09-9998`, `ssn=219-09-9998`, `<ssn>219-09-9998</ssn>`.
 
 use super::fields::{segments, split, strip_ignoring_case, words};
 use super::head::is_name;
@@ -7,7 +7,7 @@ use crate::guard::classes::only;
 use crate::guard::heads::{self, LONGEST_VALUE, Meaning, Place};
 use crate::guard::scan::placeholder_len;
 
-/// The name of the variable that a command line prints and nothing else: `printenv NAME`, `echo $NAME`, `$env:NAME`.
+/// The name of the only variable that a command line prints: `printenv NAME`, `echo $NAME`, `$env:NAME`.
 pub(super) fn printed(line: &str) -> Option<&str> {
     let (before, name) = line.rsplit_once(' ').unwrap_or(("", line));
     let prompt = line.starts_with(['$', '#', '>', '%']);
@@ -20,7 +20,7 @@ pub(super) fn printed(line: &str) -> Option<&str> {
         .strip_prefix("$env:")
         .or_else(|| name.strip_prefix('$'))
         .filter(|_| command == "echo" || name.starts_with("$env:"));
-    // A prompt, and a command that prints what is kept under a name.
+    // A prompt, and a command that prints the value of a name.
     const PRINTS: [&str; 7] = ["cat", "output", "-raw", "show", "get", "read", "--secret-id"];
     let kept = || name.rsplit(['/', '.']).find(|part| !part.is_empty());
     let prints = prompt && PRINTS.contains(&command);
@@ -32,7 +32,7 @@ pub(super) fn printed(line: &str) -> Option<&str> {
         .then_some(name)
 }
 
-/// A line with the name and the type of what follows, as R has them, or with the marks of AsciiDoc before both:
+/// A line with the name and the type of what follows, as in R, or with the marks of AsciiDoc before both:
 /// `$ ssn : chr "219-09-9998" "219-09-9997"`, `<l|ssn <l|219-09-9998`.
 pub(super) fn marked_row(line: &str, found: &mut Found<'_>) -> bool {
     let text = line.trim();
@@ -70,10 +70,10 @@ pub(super) fn marked_row(line: &str, found: &mut Found<'_>) -> bool {
 
 /// The longest word that qualifies a name.
 const LONGEST_QUALIFIER: usize = 12;
-/// The longest gap between a name and the sign behind it, with quotes and marks.
+/// The longest gap between a name and the mark after it, including quotes and markup.
 const LONGEST_GAP: usize = 24;
 
-/// Values behind `name=`, `name:` and `name =>`, wherever in a line they stand; each of a list. Places are behind words that a
+/// Values after `name=`, `name:` and `name =>`, anywhere in a line; each of a list. Places are after words that a
 /// name may end in.
 pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Found<'_>) {
     let mut done = 0;
@@ -111,7 +111,7 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
                 .map(char::len_utf8)
                 .sum::<usize>();
         from += line[from..to].rfind("  ").map_or(0, |blank| blank + 2);
-        // What was replaced names nothing.
+        // A replaced text names nothing.
         let replaced = line[..from].ends_with('[') && placeholder_len(&line.as_bytes()[from - 1..]).is_some();
         let meant = if replaced { &[] } else { heads::meaning(line[from..to].trim()) };
         if let Some((start, stop)) = pair.filter(|_| !meant.is_empty()) {
@@ -126,7 +126,7 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
             continue;
         }
         if heads::only_secret(meant) && opens.is_none() {
-            // `mot de passe provisoire : x`: what is named by its last word is found elsewhere.
+            // `mot de passe provisoire : x`: a value named by its last word is found elsewhere.
             let unknown = line[word_end..to].starts_with(' ') || heads::only_pin(meant);
             if unknown && line[at..].starts_with(' ') {
                 let start = at + 1;
@@ -146,7 +146,7 @@ fn member(rest: &str) -> usize {
     list.filter(|list| list.starts_with('(')).map_or(0, |list| rest.len() - list.len())
 }
 
-/// The value at a place, or each of the list that a bracket opens there; where the last of them ends.
+/// The value at a place, or each value of the list that a bracket opens there; returns where the last one ends.
 fn values(
     line: &str,
     mut at: usize,
@@ -160,7 +160,7 @@ fn values(
         let place = if quoted || opens == Some('[') { Place::Wide } else { Place::Line };
         if quoted || !heads::only_secret(meant) {
             let whole = found.cell(meant, line, (start, stop), place);
-            // Arrays have blanks between.
+            // Arrays have spaces between.
             let apart = !whole && !quoted && opens.is_some();
             let parts = if apart { words(&line[start..stop]) } else { Vec::new() };
             for (from, to) in parts {
@@ -178,7 +178,7 @@ fn values(
     done
 }
 
-/// What may stand between a name and its value in a sentence, in the languages of the heads.
+/// What may be between a name and its value in a sentence, in the languages of the heads.
 const VERBS: [&str; 17] = [
     "is ",
     "ist ",
@@ -204,8 +204,8 @@ const NAME_WORDS: usize = 4;
 /// The most words between both.
 const MOST_BETWEEN: usize = 3;
 
-/// The identifier that follows its name with nothing or a verb between: `passport no. C1ZT6502P`, `mein Pass ist C1ZT6502P`. Where it
-/// ends; the name does at `to`, and `gap` follows.
+/// The identifier after its name with nothing or a verb between: `passport no. C1ZT6502P`, `mein Pass ist C1ZT6502P`.
+/// Returns where it ends; the name ends at `to`, and `gap` follows.
 fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Option<usize> {
     if gap.is_empty() || gap.len() > 4 || !gap.ends_with(' ') {
         return None;
@@ -236,7 +236,7 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
         .map_or(0, |(at, _)| at + 1);
     let name = before[name..].rsplit([',', ';', ':', '(', '|', '\t', '"']).next().unwrap_or_default();
     let meant = heads::meaning(name.trim_matches([' ', '.']));
-    // Of a secret that is a number a verb has to say so, or capitals.
+    // A secret that is a number needs a verb or capitals.
     if meant.is_empty()
         || verb == 0 && heads::only_secret(meant) && !line[..to].ends_with(|c: char| c.is_ascii_uppercase())
     {
@@ -248,7 +248,7 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
     })
 }
 
-/// The identifier that follows its name in a path: `/nino/AB123456C/income`. Where it ends; the name does at `to`.
+/// The identifier after its name in a path: `/nino/AB123456C/income`. Returns where it ends; the name ends at `to`.
 fn in_path(line: &str, to: usize, found: &mut Found<'_>) -> Option<usize> {
     let name = line[..to].rsplit(['/', ' ', '=', '"']).next().unwrap_or_default();
     let value = clipped(&line[to + 1..], LONGEST_IN_SENTENCE);
@@ -259,12 +259,12 @@ fn in_path(line: &str, to: usize, found: &mut Found<'_>) -> Option<usize> {
 /// The longest value in a sentence.
 const LONGEST_IN_SENTENCE: usize = 48;
 
-/// The beginning of a text, as far as anything in it is looked at.
+/// The beginning of a text, up to the limit.
 fn clipped(text: &str, len: usize) -> &str {
     &text[..text.floor_char_boundary(len)]
 }
 
-/// Where a name that goes on with qualifiers ends: `ID card number`, `SV-Nr.`.
+/// The end of a name that continues with qualifiers: `ID card number`, `SV-Nr.`.
 fn qualified(line: &str, mut to: usize) -> usize {
     while let Some(word) = line[to..].strip_prefix([' ', '-', '_']) {
         let word = clipped(word, LONGEST_QUALIFIER + 1);
@@ -277,7 +277,7 @@ fn qualified(line: &str, mut to: usize) -> usize {
     to
 }
 
-/// The value that stands beside a name without a sign: `("ssn", "219-09-9998")`, `{ssn, "219-09-9998"}`, `:ssn "219-09-9998"`. The
+/// The value next to a name without a mark: `("ssn", "219-09-9998")`, `{ssn, "219-09-9998"}`, `:ssn "219-09-9998"`. The
 /// name ends at `to`, `gap` and `rest` follow.
 fn paired(line: &str, to: usize, gap: &str, rest: &str) -> Option<Span> {
     let start = |text: &str| text.as_ptr() as usize - line.as_ptr() as usize;
@@ -296,8 +296,8 @@ fn paired(line: &str, to: usize, gap: &str, rest: &str) -> Option<Span> {
     (closed && bare.ends_with(['(', '[', '{'])).then_some((start(value) + 1, start(value) + 1 + len))
 }
 
-/// The values of elements that a tag, an attribute or the element before names: `<ssn>x</ssn>`, `<field name="ssn">x</field>`,
-/// `<dt>ssn</dt><dd>x</dd>`. What the last of them says of that on the next line.
+/// The values of elements that are named by a tag, an attribute or the element before: `<ssn>x</ssn>`,
+/// `<field name="ssn">x</field>`, `<dt>ssn</dt><dd>x</dd>`. Returns the meaning that the last one gives to the next line.
 pub(super) fn elements(line: &str, mut above: Meaning, found: &mut Found<'_>) -> Meaning {
     let mut at = 0;
     while let Some(open) = line[at..].find('<').map(|open| at + open) {
@@ -324,7 +324,7 @@ pub(super) fn elements(line: &str, mut above: Meaning, found: &mut Found<'_>) ->
         if !meant.is_empty() {
             found.cell(meant, line, value, Place::Wide);
         }
-        // What holds a name; cells of tables are read as such.
+        // An element that holds a name; cells of tables are read as such.
         let names = ["dt", "key", "name", "label"].contains(&name);
         if !names && !above.is_empty() {
             found.cell(above, line, value, Place::Wide);
@@ -334,9 +334,9 @@ pub(super) fn elements(line: &str, mut above: Meaning, found: &mut Found<'_>) ->
     above
 }
 
-/// A value in quotes, or up to what ends one or begins the next name; whether it is quoted.
+/// A value in quotes, or up to its end or the next name; whether it is quoted.
 fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
-    // What is longer is not read as a value.
+    // Longer text is not read as a value.
     let text = clipped(&line[at..], LONGEST_VALUE + 64);
     let call = ["Some(", "pl.Series(", "<<"]
         .iter()
@@ -357,15 +357,15 @@ fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
     (len > 0).then_some((at, at + len, false))
 }
 
-/// What stands around a name and its value.
+/// The characters around a name and its value.
 pub(super) fn outer(c: char) -> bool {
     matches!(c, ' ' | '\t') || BARS.contains(&c)
 }
 
-/// Where the name ends that a line may begin with, and what follows behind the blanks or the sign between.
+/// The end of the name that a line may begin with, and the text after the spaces or the mark that follow.
 pub(super) fn joint(line: &str) -> Option<(usize, &str)> {
     static SIGNS: [bool; 256] = only(b":=. \t|\xe2");
-    // As far as a name is long.
+    // The longest name.
     let near = &line.as_bytes()[..line.len().min(LONGEST_NAME + 4)];
     let may_end = |at: &usize| SIGNS[usize::from(near[*at])];
     let end = (0..near.len()).filter(may_end).find(|at| match near[*at] {
@@ -386,7 +386,7 @@ pub(super) fn named_row(line: &str, found: &mut Found<'_>) -> bool {
     let Some((end, rest)) = joint(trimmed) else { return false };
     let name = trimmed[..end].trim_end();
     let mark = &trimmed[end..trimmed.len() - rest.len()];
-    // `name=value` and `a:b` are code and options more often.
+    // `name=value` and `a:b` are more often code and options.
     let place = if mark.contains([':', '=']) { Place::Line } else { Place::Wide };
     if name.len() > LONGEST_NAME || !name.starts_with(char::is_alphabetic) {
         return false;
@@ -405,7 +405,7 @@ pub(super) fn named_row(line: &str, found: &mut Found<'_>) -> bool {
     if letters && secret {
         return false;
     }
-    // `name  Personnummer  Telefon` is a head, though all of it might be the name of a person.
+    // `name  Personnummer  Telefon` is a head, though it could also be a name with a person's name after it.
     let part = |(start, end): &Span| &rest[*start..*end];
     let parts: Vec<Span> = segments(&rest.replace(['\t'], " "));
     let cells = || parts.iter().map(part).flat_map(|part| part.split(BARS)).map(str::trim);
@@ -415,7 +415,7 @@ pub(super) fn named_row(line: &str, found: &mut Found<'_>) -> bool {
     if !rest.contains(BARS) && found.cell(meant, line, (start, start + rest.len()), place) {
         return true;
     }
-    // Each of the cells of a table that lies on its side, but for what is left out or missing.
+    // Each of the cells of a transposed table, except for omitted or missing ones.
     let mut parts = Vec::new();
     for (from, to) in segments(rest) {
         let mut at = from;
@@ -441,14 +441,14 @@ fn is_missing(cell: &str) -> bool {
     ["", "...", "…", "-", "null", "NULL", "nan", "NaN", "None", "<NA>"].contains(&cell)
 }
 
-/// Where the name ends that separated values may begin with.
+/// The end of the name that separated values may begin with.
 pub(super) fn side_joint(line: &str) -> Option<usize> {
     let joint = line.bytes().take(LONGEST_NAME).position(|byte| b",;\t".contains(&byte))?;
     let sign = char::from(line.as_bytes()[joint]);
     (!line[joint + 1..].starts_with([' ', sign])).then_some(joint)
 }
 
-/// A line of separated values that begins with the name of all of them: `ssn,219-09-9998,219-09-9997`.
+/// A line of separated values that begins with their name: `ssn,219-09-9998,219-09-9997`.
 pub(super) fn side_row(line: &str, found: &mut Found<'_>) -> bool {
     let Some(joint) = side_joint(line) else { return false };
     let (sign, name) = (char::from(line.as_bytes()[joint]), line[..joint].trim_matches('"'));

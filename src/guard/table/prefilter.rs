@@ -1,7 +1,7 @@
-//! Whether a line in which a word of a head stands may say anything by it.
+//! Whether a line that contains a word of a head can have any effect.
 //!
-//! Code and prose hold such words in most of their lines, and hardly any as a name: `pass`, `for key in keys`. What is read
-//! as a name has a sign of it near, so most lines are passed over here for the price of one look at each byte.
+//! Code and prose contain such words in most of their lines, and hardly any as a name: `pass`, `for key in keys`. A word that
+//! is a name has a mark near it, so most lines are skipped here after one look at each byte.
 
 use super::head::{self, is_name, may_be_led};
 use super::named::{joint, outer, printed, side_joint};
@@ -9,7 +9,7 @@ use super::{LONGEST_NAME, begins_listing, entry_name, insertion};
 use crate::guard::heads;
 use crate::guard::scan::holds_placeholder;
 
-/// What a byte says of a line: that it is not as it looks, cannot be the head of a table, or has fields.
+/// What a byte means for a line: that it may be encoded, cannot be the head of a table, or has fields.
 const ODD: u8 = 1;
 const OTHER: u8 = 2;
 const SEPARATES: u8 = 4;
@@ -97,7 +97,7 @@ fn in_row(line: &[u8], place: usize) -> bool {
     rest.get(end + 1) == Some(&b',') && line[start..place + end].iter().any(|byte| b",;|".contains(byte))
 }
 
-/// Whether the sign of a value stands behind the word that ends at a place, or, behind that of an identifier, a number.
+/// Whether a mark comes after the word that ends at a place, or a number after that of an identifier.
 fn signed(line: &[u8], place: usize) -> bool {
     let rest = line.get(place..).unwrap_or_default();
     let run = |from: usize, signs: &[u8]| {
@@ -138,11 +138,11 @@ mod tests {
     use crate::guard::{Guard, Numbering};
 
     thread_local! {
-        /// Whether every line is read.
+        /// Whether the prefilter is off.
         pub(super) static EVERY_LINE: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// The texts of the labelled sets, whatever is said of them.
+    /// The texts of the labelled sets, without their labels.
     fn labelled() -> Vec<String> {
         let packed = [
             include_str!("../../../tests/fixtures/guard/cases.jsonl.gz.b64"),
@@ -165,7 +165,7 @@ mod tests {
         unpacked.chain(plain.map(|line| line.replace(marks, "").replace('⏎', "\n"))).collect()
     }
 
-    /// Heads, values and signs in any order.
+    /// Heads, values and marks in any order.
     fn made_up(count: usize) -> impl Iterator<Item = String> {
         const PARTS: [&str; 57] = [
             "\r",
