@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_without_end_are_counted() {
+    fn findings_beyond_the_limit_are_counted() {
         let text = "bob@example.com\n".repeat(Checker::MAX_FINDINGS + 3);
         let checked = Guard::default().check(&text);
         assert_eq!((checked.findings.len(), checked.left_out), (Checker::MAX_FINDINGS, 3));

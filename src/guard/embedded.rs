@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_picture_stays() {
+    fn text_after_a_picture_stays() {
         let (run, clean) = (STANDARD.encode(png_with_text()), without_text());
         for tail in
             ["\nwords\n", "\nNext line, with words", " and more", "\n", ")\n![](b.png)", "\\n\"}", "\nAAAA"]
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_says_something_is_left_out_whatever_it_is_written_in() {
+    fn text_with_findings_is_left_out_in_any_encoding() {
         for (text, passes) in [
             ("ask the office", true),
             ("спросите в конторе", true),
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_picture_and_no_text_is_left_out() {
+    fn content_that_is_neither_picture_nor_text_is_left_out() {
         let opaque = STANDARD.encode([0xfe; 60]);
         let bare = STANDARD.encode(document(b"ask bob@example.com"));
         let bare = bare.trim_end_matches('=');
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_cleaning_stays_byte_for_byte() {
+    fn clean_content_is_unchanged_byte_for_byte() {
         let clean = without_text();
         let (first, second) = clean.split_at(40);
         for text in [

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_hides_may_hide_something_again() {
+    fn nested_encodings_are_decoded() {
         for text in [
             "alice%40example.com",
             r#"{"to": "alice\u0040example.com"}"#,

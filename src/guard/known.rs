@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_or_near_is_not_it() {
+    fn short_or_similar_values_are_not_found() {
         let text = "a short one, a tall orde, correct/horse battery, tall-orde\nr";
         let (out, report) = guard().text(text, &mut Numbering::alone());
         assert_eq!((&**out, report.total()), (text, 0));
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn no_allow_list_lets_it_through_and_no_fingerprint_or_debug_text_tells_of_it() {
+    fn no_allow_list_passes_it_and_no_fingerprint_or_debug_text_reveals_it() {
         let allow = AllowList {
             exact: vec![SECRET.to_owned()],
             patterns: vec![".*".to_owned()],

@@ -735,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_put_in_is_refused_with_its_line_and_why() {
+    fn a_value_that_cannot_be_inserted_is_refused_with_its_line_and_the_reason() {
         let (closed, open) = ("alice@example.com", "O'Brien");
         for (lexer, code, value, why) in [
             (Lexer::Python, "# a\nx = [X_1]", closed, "outside"),

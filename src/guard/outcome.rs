@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_looked_into_is_withheld_wherever_in_a_result_it_stands() {
+    fn content_that_cannot_be_inspected_is_withheld_anywhere_in_a_result() {
         let (whole, url) = (STANDARD.encode(gif()), URL_SAFE_NO_PAD.encode(gif()));
         for content in [
             json!(whole),
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn report_only_counts_what_pictures_and_documents_say_too() {
+    fn report_only_counts_findings_in_pictures_and_documents() {
         let pdf = picture::tests::document(b"ask bob@example.com");
         let html = format!("<a href='data:application/zip;base64,{}'>", STANDARD.encode(gif()));
         for (file, found, withheld) in
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_outcome_is_what_todays_policy_makes_of_it() {
+    fn a_recorded_outcome_is_guarded_by_the_current_policy() {
         let allowing = guard(Mode::Enforce, &[(Kind::Ip, Action::Allow)]);
         let mut run = run(&allowing);
         run.push(OutputChunk::Stdout("bob@example.com from 185.12.44.9\n".to_owned()));

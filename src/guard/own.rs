@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_found_wherever_it_stands_and_is_counted_under_the_rules_id() {
+    fn a_value_is_found_anywhere_and_counted_under_the_rules_id() {
         let guard = guard(vec![employee(), customer()]).unwrap();
         for (text, becomes) in [
             ("ask EMP-123456.", "ask [NATIONAL_ID_1]."),
@@ -649,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_too_wide_or_wrong_is_refused_with_what_to_do() {
+    fn a_rule_that_is_too_large_too_wide_or_wrong_is_refused_with_advice() {
         let own = |pattern: &str| rule("own", Kind::Secret, pattern, "x");
         for (pattern, problem) in [
             ("x*", "matches nothing"),
@@ -730,7 +730,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_counted_is_not_replaced() {
+    fn report_only_counts_findings_and_replaces_nothing() {
         let policy = Policy { rules: vec![employee()], mode: Mode::ReportOnly, ..Policy::default() };
         let guard = Guard::new(policy).unwrap();
         let (text, report) = guard.text("EMP-123456", &mut Numbering::alone());

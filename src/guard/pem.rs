@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_hidden_whatever_stands_between_its_lines() {
+    fn a_key_is_hidden_whatever_is_between_its_lines() {
         for between in [
             "\n",
             "\\n",
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn talk_of_keys_is_no_key() {
+    fn text_about_keys_is_not_a_key() {
         for text in [
             "<code>-----BEGIN PRIVATE KEY-----</code> is how it begins, and not internationalisation.",
             "It stands between <b>-----BEGIN PRIVATE KEY-----</b> and <b>-----END PRIVATE KEY-----</b>.",

@@ -733,7 +733,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_pdf_passes_whole_unless_it_says_something_in_plain_or_deflated_text() {
+    fn a_pdf_passes_whole_unless_its_plain_or_deflated_text_has_findings() {
         let page = "BT /F1 12 Tf (ask bob@example.com) Tj ET";
         let clean = "BT /F1 12 Tf (ask the office) Tj ET";
         for (body, passes) in [
@@ -862,7 +862,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_pdf_in_signs_of_ascii_is_no_text() {
+    fn a_pdf_in_ascii_is_not_text() {
         let guard = Guard::default();
         let file = |bytes: &[u8]| {
             let mut run = OutcomeGuard::new(&guard, Numbering::alone(), OutputLimits::default());
@@ -894,7 +894,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_a_jpeg_only_its_picture_is_kept() {
+    fn only_the_picture_of_a_jpeg_is_kept() {
         let segment = |marker: u8, body: &[u8]| {
             let length = u16::try_from(body.len() + 2).unwrap().to_be_bytes();
             [&[0xff, marker], &length[..], body].concat()
@@ -938,7 +938,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_ascii85_becomes_is_counted() {
+    fn decoded_ascii85_counts_against_the_budget() {
         let zeros = usize::try_from(MAX_INFLATED).unwrap() / 4;
         assert!(passes(&document("z".repeat(zeros / 2).as_bytes())));
         assert!(!passes(&document("z".repeat(zeros + 1).as_bytes())));
@@ -959,7 +959,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_pdf_says_is_counted_and_may_block() {
+    fn findings_in_a_pdf_are_counted_and_may_block() {
         let page = "é".repeat(PIECE) + " carol@example.com, ask bob@example.com";
         let document = document(&deflated(&page));
         let (kept, report) = with(|inspector| clean(inspector, Format::Pdf, &document));
@@ -973,7 +973,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_character_over_two_pieces_is_one_and_other_bytes_are_one_sign_each() {
+    fn a_character_across_two_pieces_is_one_and_other_bytes_are_one_mark_each() {
         for at in PIECE - 4..PIECE + 4 {
             let page = " ".repeat(at) + "\ncontraseña: Hunter2!x";
             let (kept, _) = with(|inspector| clean(inspector, Format::Pdf, &document(&deflated(&page))));

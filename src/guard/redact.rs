@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_are_as_those_of_the_string_that_a_number_stands_in() {
+    fn quotes_match_those_of_the_string_that_a_number_is_in() {
         for (before, slashes) in [
             (r#"{"a":"#, Some(0)),
             (r#"{"a" : "#, Some(0)),
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_everybody_has_makes_no_fingerprint() {
+    fn a_key_that_is_not_secret_makes_no_fingerprint() {
         let mut policy = Policy::default();
         policy.actions.insert(Kind::Ssn, Action::Hash);
         let guard = Guard::new(policy).unwrap();
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_json_takes_for_a_number_gets_quotes() {
+    fn only_json_numbers_get_quotes() {
         for value in ["185.12.44.9", "219-09-9998", "0871234567", "1e5e5", "--1"] {
             let mut found = finding(1, 1 + value.len(), Kind::Ip);
             assert!(!json_number(format!("[{value}]").as_bytes(), &mut found), "{value}");

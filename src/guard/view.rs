@@ -378,7 +378,7 @@ mod tests {
     use crate::guard::{Guard, Numbering};
 
     #[test]
-    fn letters_that_are_passed_over_read_as_themselves() {
+    fn letters_that_are_skipped_need_no_decoding() {
         for c in ('\u{80}'..=char::MAX).filter(|c| LETTERS[usize::from(c.to_string().as_bytes()[0])]) {
             assert_eq!(fold(c), Some(c), "{c:?}");
             assert!(!may_hide(c.to_string().as_bytes(), 0), "{c:?}");
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reads_as_itself_hides_nothing() {
+    fn plain_text_needs_no_decoding() {
         for c in ('\0'..=char::MAX).filter(|c| !"%\\&".contains(*c)) {
             let text = c.to_string();
             assert_eq!(reads_as_it_is(text.as_bytes()), !may_hide(text.as_bytes(), 0), "{c:?}");
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hides_text_is_taken_away() {
+    fn hidden_text_is_decoded() {
         for (hidden, plain) in [
             ("a\u{200b}@b", "a@b"),
             ("\x1b[31ma@b\x1b[0m", "a@b"),
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_invisible_hides_no_address() {
+    fn invisible_characters_do_not_hide_an_address() {
         for hidden in [
             "\u{1}",
             "\u{8}",
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_controls_a_terminal_is_text() {
+    fn terminal_commands_are_scanned_as_text() {
         for (text, left) in [
             ("\x1b]8;;https://x.example/?email=alice%40example.com\x1b\\link\x1b]8;;\x1b\\", "[EMAIL_1]"),
             ("\x1b]8;id=1;file://host/alice%40example.com\x07link\x1b]8;;\x07", "[EMAIL_1]"),

@@ -116,7 +116,7 @@ mod tests {
     use crate::guard::Guard;
 
     #[test]
-    fn an_address_in_brackets_behind_a_host_is_no_slice() {
+    fn an_address_in_brackets_after_a_host_is_not_a_slice() {
         let guard = Guard::default();
         for (text, clean) in [
             ("connect from mail.example.com[2a02:8084:20::442]", "connect from mail.example.com[[IP_1]]"),

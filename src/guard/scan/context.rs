@@ -496,7 +496,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_says_where_a_password_is_is_none() {
+    fn a_reference_to_a_password_is_not_one() {
         for text in [
             "process.env.E2E_PASSWORD!;",
             "this.form.value.password1!;",

@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_with_a_bracket_or_beside_a_sign_is_none() {
+    fn a_value_with_a_bracket_or_beside_an_operator_is_not_an_expression() {
         for text in [
             "password: «p4ss(w0rd»",
             "password: «hunter(2)x»",

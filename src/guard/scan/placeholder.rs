@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_shell_falls_back_to_is_a_value() {
+    fn a_shells_default_is_a_value() {
         let default = |text: &'static str| shell_default(text.as_bytes()).map(|(from, to)| &text[from..to]);
         assert_eq!(default("${DB_PASSWORD:-hunter2}"), Some("hunter2"));
         assert_eq!(default("${DB_PASSWORD-hunter2}"), Some("hunter2"));

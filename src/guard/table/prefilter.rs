@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_passed_over_would_have_said_nothing() {
+    fn a_skipped_line_has_no_effect() {
         let guard = Guard::default();
         let read = |text: &str, every: bool| {
             EVERY_LINE.set(every);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_read_where_a_word_stands_as_a_name() {
+    fn a_line_is_read_if_it_uses_a_word_as_a_name() {
         for line in [
             "ssn,name",
             "ssn  219-09-9998",
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn code_and_prose_in_which_none_does_are_passed_over() {
+    fn code_and_prose_without_such_a_name_are_skipped() {
         for line in [
             "        pass",
             "    yield the_key",
