@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_document_is_named() {
+    fn the_error_in_a_document_is_named() {
         for (pointer, value, said) in [
             ("/format", json!(2), "`format`: this program reads format 1"),
             ("/id", json!("../etc"), "`id`: 1 to 64 small letters"),

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenants_table_stands_over_the_deployments_settings() {
+    fn a_tenants_table_overrides_the_deployments_settings() {
         let file = r#"
             [sandbox]
             allow_out = "pypi.org"

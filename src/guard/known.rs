@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_value_is_found_wherever_in_base64_it_stands() {
+    fn a_known_value_is_found_anywhere_in_base64() {
         // Bytes that are not text, so that no other decoder reads them.
         for lead in 0..7 {
             for tail in 0..4 {

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_environment_that_is_there_can_be_a_template_and_one_that_broke_off_is_none() {
+    async fn a_complete_environment_can_be_a_template_and_an_incomplete_one_cannot() {
         let dir = tempfile::tempdir().unwrap();
         let templates = Templates::new(dir.path().join("templates"));
         let clock = Clock::system();

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn two_hosts_are_none() {
+    fn two_host_headers_count_as_no_host() {
         let mut headers = HeaderMap::new();
         headers.append(header::HOST, HeaderValue::from_static("localhost"));
         assert!(host_of(&headers, &Uri::default()).is_some());

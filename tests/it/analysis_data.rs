@@ -275,7 +275,7 @@ fn data_by_hand() {
 }
 
 #[test]
-fn files_of_every_make_are_read() {
+fn files_in_every_encoding_and_dialect_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {
         let path = dir.path().join(name);

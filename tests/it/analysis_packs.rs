@@ -23,7 +23,7 @@ fn built_in(id: &str) -> &'static str {
 }
 
 #[test]
-fn each_pack_that_comes_along_reproduces_its_examples_and_names_its_sources() {
+fn each_built_in_pack_reproduces_its_examples_and_names_its_sources() {
     for text in pack::built_in() {
         let pack = Pack::parse(text.as_bytes()).unwrap();
         let report = answer(&pack, Value::Object(pack.first_example().clone())).unwrap();

@@ -243,7 +243,7 @@ fn poison(value: &mut Value, text: &str) {
 }
 
 #[test]
-fn a_cell_is_constant_but_for_the_alphabet_of_base64() {
+fn a_cell_is_constant_except_for_base64_characters() {
     let call = |income: &str| {
         let parameters =
             json!({"income": income, "currency": "\"\n)", "levies": [{"id": "t", "bands": [{"rate": 0}]}]});
@@ -264,7 +264,7 @@ fn a_cell_is_constant_but_for_the_alphabet_of_base64() {
 }
 
 #[test]
-fn what_code_prints_or_displays_cannot_stand_in_for_a_report() {
+fn output_of_code_cannot_pass_for_a_report() {
     let checked = analysis::check(Kind::Custom, &json!({"code": "1"})).unwrap();
     let forged = json!({"status": "done", "analysis_type": "custom"});
     let displayed = RichResult {

@@ -108,7 +108,7 @@ fn each_language_calls_a_tool_and_its_result_is_a_value() {
 }
 
 #[test]
-fn a_failed_call_is_an_exception_that_the_program_can_catch_and_carries_the_servers_words() {
+fn a_failed_call_is_an_exception_that_the_program_can_catch_with_the_servers_message() {
     let place = Place::new("", "", "");
     let mut server = place.serve();
     let python = "import tools\nfrom tools import kit\nfor call in (lambda: kit.fail(message='no luck today'), lambda: kit.refuse()):\n    \
@@ -799,7 +799,7 @@ fn vectors_of_an_endpoint_are_fused_with_words_and_its_failure_leaves_words_alon
 /// Servers of others, as their registries have them. `scripts/test` installs them.
 #[test]
 #[ignore = "needs what scripts/test installs"]
-fn servers_of_others_are_listed_and_called_from_one_program() {
+fn third_party_servers_are_listed_and_called_from_one_program() {
     let env = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-env");
     let js = env.join("tool-servers-js/node_modules/@modelcontextprotocol");
     let dir = tempfile::tempdir().unwrap();

@@ -211,7 +211,7 @@ fn a_refresh_token_is_exchanged_and_the_one_that_replaces_it_is_used_next_and_af
 }
 
 #[test]
-fn an_authorization_server_that_refuses_is_named_with_its_words_and_without_secrets() {
+fn an_authorization_server_that_refuses_is_named_with_its_message_and_without_secrets() {
     let data = tempfile::tempdir().unwrap();
     let upstream = upstream(data.path());
     let refusal =

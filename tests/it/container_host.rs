@@ -180,7 +180,7 @@ fn one_command_starts_a_host_that_every_other_command_finds() {
 
 /// Apple's runtime has no policy of restarting and takes images by another command; Docker's filter withholds namespaces.
 #[test]
-fn each_runtime_is_asked_in_its_own_words() {
+fn each_runtime_is_called_with_its_own_options() {
     for (runtime, load, options) in [
         ("podman", "load --input ", "--restart=unless-stopped --security-opt unmask=ALL --pull=never "),
         (

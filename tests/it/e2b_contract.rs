@@ -98,10 +98,10 @@ contract! {
     unicode_comes_whole,
     a_wrong_key_is_refused,
     a_killed_sandbox_is_lost_on_both_planes,
-    an_unknown_language_and_an_unknown_context_are_told_apart,
+    an_unknown_language_and_an_unknown_context_are_distinguished,
     a_run_that_times_out_is_interrupted_and_its_variables_are_kept,
     a_code_context_is_made_listed_restarted_and_removed,
-    a_dead_interpreter_is_told_and_works_again,
+    a_dead_interpreter_is_reported_and_works_again,
     variables_of_one_run_are_there_for_it_alone,
     an_interpreter_is_healthy,
 }
@@ -215,7 +215,7 @@ async fn a_killed_sandbox_is_lost_on_both_planes(server: Server) {
     assert!(server.client.files(&sandbox.access()).stat("/tmp").await.unwrap_err().is_lost());
 }
 
-async fn an_unknown_language_and_an_unknown_context_are_told_apart(server: Server) {
+async fn an_unknown_language_and_an_unknown_context_are_distinguished(server: Server) {
     let access = server.create().await.access();
     let request = ExecuteRequest::in_language("1", "cobol");
     let error = server.client.execute(&access, &request, Deadlines::default()).await.unwrap_err();
@@ -277,7 +277,7 @@ async fn a_code_context_is_made_listed_restarted_and_removed(server: Server) {
     assert!(matches!(error, E2bError::NotFound { what: Subject::CodeContext, .. }), "{error:?}");
 }
 
-async fn a_dead_interpreter_is_told_and_works_again(server: Server) {
+async fn a_dead_interpreter_is_reported_and_works_again(server: Server) {
     let sandbox = server.create().await;
     let seen = run(&server, &sandbox, "import os; os._exit(1)").await;
     assert_eq!(seen.error.unwrap().name, "ContextRestarting");

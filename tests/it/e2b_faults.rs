@@ -216,7 +216,7 @@ async fn a_missing_template_is_not_a_missing_route() {
 }
 
 #[tokio::test]
-async fn a_new_sandbox_is_closed_unless_told_otherwise() {
+async fn a_new_sandbox_has_no_network_by_default() {
     let server = FaultServer::always(created()).await;
     let client = server.client();
     client.create(&CreateSandbox::default()).await.unwrap();
@@ -321,7 +321,7 @@ async fn a_dead_provider_is_left_alone_for_a_while_and_tried_by_one() {
 }
 
 #[tokio::test]
-async fn a_want_of_capacity_does_not_stop_others_from_ending_their_sandboxes() {
+async fn a_lack_of_capacity_does_not_stop_others_from_ending_their_sandboxes() {
     let server = FaultServer::start(|request| match request.method.as_str() {
         "DELETE" => Reply::new(204),
         _ => Reply::json(
@@ -651,7 +651,7 @@ async fn a_line_that_is_not_an_event_is_a_protocol_error() {
 }
 
 #[tokio::test]
-async fn of_two_errors_the_telling_one_is_kept() {
+async fn of_two_errors_the_more_specific_one_is_kept() {
     let lost = r#"{"type": "error", "name": "WebSocketError", "value": "The connections was lost, rerun the code to get the results", "traceback": ""}"#;
     let ended = r#"{"type": "error", "name": "UnexpectedEndOfExecution", "value": "Connection to the execution was closed before the execution was finished", "traceback": ""}"#;
     let (events, error) = ends_with(Reply::events(&[COUNT, lost, ended, END]), Deadlines::default()).await;
@@ -690,7 +690,7 @@ async fn a_warm_run_is_one_request_on_one_connection() {
 }
 
 #[tokio::test]
-async fn no_error_of_any_kind_tells_a_secret() {
+async fn no_error_of_any_kind_reveals_a_secret() {
     // A server that says everything it was told.
     let echo = |request: &Request| {
         let told = ["x-api-key", "x-access-token", "e2b-traffic-access-token"];
@@ -951,7 +951,7 @@ async fn variables_of_a_run_that_timed_out_are_removed_before_anything_else() {
 }
 
 #[tokio::test]
-async fn variables_that_cannot_be_set_fail_without_telling_them() {
+async fn variables_that_cannot_be_set_fail_without_revealing_them() {
     let failure =
         r#"{"type": "error", "name": "NameError", "value": "planted value", "traceback": "planted"}"#;
     let server = kernel(move |_, _| Reply::events(&[COUNT, failure, END]), "").await;

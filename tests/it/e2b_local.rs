@@ -230,7 +230,7 @@ async fn a_command_without_a_life_time_outlives_its_listener() {
 }
 
 #[tokio::test]
-async fn a_shell_keeps_its_state_and_tells_both_outputs_and_the_status() {
+async fn a_shell_keeps_its_state_and_reports_both_outputs_and_the_status() {
     within(async {
         let server = local::start().await;
         let shell = server.client.shell(&server.create().await.access(), None);

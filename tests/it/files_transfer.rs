@@ -90,7 +90,7 @@ fn an_address_takes_or_gives_one_file_once() {
 }
 
 #[test]
-fn an_upload_that_broke_off_or_came_in_parts_is_whole_in_the_end() {
+fn an_interrupted_or_multipart_upload_is_complete_in_the_end() {
     let data = tempfile::tempdir().unwrap();
     let server = HttpServer::start(data.path());
     let up = address(&server, "upload", "parts.bin");
@@ -339,7 +339,7 @@ fn taken(listener: &TcpListener) -> TcpStream {
 }
 
 #[test]
-fn a_transfer_that_takes_its_time_says_how_far_it_is() {
+fn a_slow_transfer_reports_its_progress() {
     const HALF: usize = 1_000_000;
     let away = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

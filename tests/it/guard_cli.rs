@@ -1,4 +1,4 @@
-//! `pathbox guard`, as a compliance officer types it: what is found is shown, never the text of it.
+//! `pathbox guard`, as a compliance officer uses it: findings are shown without their text.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn guard(args: &[&str], input: &str) -> (i32, String, String) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that does not read its input may be gone already.
+    // A command that does not read its input may have ended already.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     (
@@ -130,7 +130,7 @@ fn a_check_that_finds_nothing_succeeds_and_one_that_cannot_look_says_why() {
 }
 
 #[test]
-fn a_policy_is_tried_before_it_is_put_to_use() {
+fn a_policy_is_tested_before_it_is_used() {
     let data = tempfile::tempdir().unwrap();
     let policy = write(
         data.path(),
@@ -154,7 +154,7 @@ fn a_policy_is_tried_before_it_is_put_to_use() {
     assert!(code > 1 && err.contains("is not a policy"), "{code} {err}");
 }
 
-/// What code prints, returns and raises on the command line goes through the guard like anything else.
+/// Output, return values and errors of code on the command line go through the guard like anything else.
 #[test]
 fn each_way_out_of_a_run_on_the_command_line_is_guarded() {
     let canary = "canary.bird@example.com";

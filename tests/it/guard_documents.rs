@@ -1,14 +1,14 @@
-//! Whole documents of the kinds that an analysis prints pass every door of the guard as they were, byte for byte.
+//! Whole documents of the kinds that an analysis prints pass every entry point of the guard unchanged, byte for byte.
 //!
-//! They are made here rather than stored: long, and full of numbers that a rule could take for something else. None
-//! holds a number with the form and the check digit of an identifier, so whatever is touched is touched wrongly.
+//! They are generated rather than stored: long, and full of numbers that a rule could mistake for something else. None
+//! contains a number with the form and the check digit of an identifier, so every finding is a false alarm.
 
 use std::fmt::Write as _;
 
 use pathbox::guard::{Guard, Numbering};
 use serde_json::{Value, json};
 
-/// A linear congruential generator (Knuth's MMIX constants): the same documents each time, everywhere.
+/// A linear congruential generator (Knuth's MMIX constants): always the same documents.
 struct Numbers(u64);
 
 impl Numbers {

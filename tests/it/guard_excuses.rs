@@ -1,4 +1,4 @@
-//! Each excuse lets its examples pass and nothing near them, and each is worth something: switched off, it is missed.
+//! Each excuse lets its examples pass and nothing similar, and each has an effect: without it a test fails.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ fn each_excuse_lets_its_examples_pass_and_nothing_near_them() {
     assert!(wrong.is_empty(), "{} wrong: {wrong:#?}", wrong.len());
 }
 
-/// Tables of numbers in the layouts of programs, eight rows each, the same each time.
+/// Tables of numbers in the layouts of programs, eight rows each, always the same.
 fn numeric_tables(each: usize) -> Vec<String> {
     const LAYOUTS: usize = 12;
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -74,7 +74,7 @@ fn numeric_tables(each: usize) -> Vec<String> {
     (0..LAYOUTS).flat_map(|at| layout(at).chunks(8).map(|rows| rows.join("\n")).collect::<Vec<_>>()).collect()
 }
 
-/// A text that each profile decides otherwise.
+/// A text on which the profiles decide differently.
 #[test]
 fn profiles_ask_for_more_or_less_evidence() {
     let shown = |profile: &str, text: &str| {
@@ -105,12 +105,12 @@ fn an_excuse_is_switched_off_by_its_id_and_an_unknown_one_is_an_error() {
     assert!(error.contains("verison-word"), "{error}");
 }
 
-/// What each excuse is worth: switched off, how many negatives and numeric tables are touched more, how many values come
-/// back, and how many findings more there are in the sources that `scripts/guard-sources` printed.
+/// The effect of each excuse: switched off, how many more negatives and numeric tables are changed, how many values come
+/// back, and how many more findings there are in the sources that `scripts/guard-sources` printed.
 /// `cargo test --test it guard_excuses -- --ignored --nocapture` prints the table.
 #[test]
 #[ignore = "prints a table; takes minutes"]
-fn what_each_excuse_is_worth() {
+fn the_effect_of_each_excuse() {
     let every = |off: &[&str]| guard(Profile::Balanced, off);
     let usual = |off: &[&str]| {
         let off = off.iter().map(|id| (*id).to_owned()).collect();
@@ -140,7 +140,7 @@ fn what_each_excuse_is_worth() {
     }
 }
 
-/// What a guard does to texts.
+/// The guard's results for texts.
 #[derive(Debug, Default, Clone, Copy)]
 struct Done {
     touched: i64,
@@ -158,8 +158,8 @@ impl std::iter::Sum for Done {
     }
 }
 
-/// A text, what must be hidden in it, what is done to it, and the rows that excuse a candidate in it: unless one of them is
-/// switched off, the same is done.
+/// A text, what must be hidden in it, its findings, and the rows that excuse a candidate in it: unless one of them is
+/// switched off, the result is the same.
 struct Judged {
     text: String,
     values: Vec<String>,
@@ -192,7 +192,7 @@ impl<'a> Set<'a> {
         self.texts.iter().map(|one| one.done).sum()
     }
 
-    /// What is done more with a row switched off.
+    /// The additional findings with a row switched off.
     fn without(&self, id: &str) -> Done {
         let guard = (self.guard)(&[id]);
         let asked = |one: &&Judged| one.excused.as_ref().is_none_or(|rows| rows.contains(id));
@@ -216,7 +216,7 @@ fn done(guard: &Guard, text: &str, values: &[String]) -> Done {
     Done { touched: findings.min(1), findings, hidden }
 }
 
-/// What `run` makes of each text, by as many threads as there are processors.
+/// The result of `run` for each text, with as many threads as there are processors.
 fn in_threads<T: Sync, R: Send>(texts: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! `pathbox guard check` on files as they come: huge, binary, broken, missing; and policies that do not work.
+//! `pathbox guard check` on real files: huge, binary, broken, missing; and invalid policies.
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
@@ -22,7 +22,7 @@ fn start(command: &mut Command) -> Child {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_looked_at_and_keep_their_places() {
+fn bytes_that_are_not_text_are_checked_and_keep_their_places() {
     let input = b"\xff\xfe\n\x00\x80 bob@example.com \xc3\n";
     let (code, json, _) = guard(&["guard", "check", "-", "--json"], input);
     let found: Value = serde_json::from_str(&json).unwrap();
@@ -37,7 +37,7 @@ fn bytes_that_are_no_text_are_looked_at_and_keep_their_places() {
 }
 
 #[test]
-fn what_becomes_of_a_picture_or_a_document_is_said() {
+fn the_result_for_a_picture_or_a_document_is_reported() {
     for (input, said) in [
         (&b"\x89PNG\r\n\x1a\n\0"[..], "an image: "),
         (b"\xff\xd8\xff\xe0", "an image: "),
@@ -52,7 +52,7 @@ fn what_becomes_of_a_picture_or_a_document_is_said() {
 }
 
 #[test]
-fn what_is_withheld_is_not_shown_piece_by_piece_either() {
+fn withheld_text_is_not_shown_piece_by_piece_either() {
     let data = tempfile::tempdir().unwrap();
     let policy = data.path().join("policy.toml");
     std::fs::write(&policy, "[kinds]\nEMAIL = \"block\"\n").unwrap();
@@ -64,7 +64,7 @@ fn what_is_withheld_is_not_shown_piece_by_piece_either() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_exit_code_2_and_a_sentence() {
+fn unreadable_input_is_exit_code_2_and_a_message() {
     let data = tempfile::tempdir().unwrap();
     let dir = data.path().to_str().unwrap();
     for (file, said) in [("/no/such/file", "No such file"), (dir, "directory")] {
@@ -106,7 +106,7 @@ fn rules_are_listed_for_programs_too() {
     }
 }
 
-/// A stream of any length takes the memory of a few pieces: what it has taken at its highest does not grow any more.
+/// A stream of any length needs the memory of a few pieces: the peak does not grow with the length.
 #[test]
 fn a_long_stream_is_checked_in_bounded_memory() {
     let data = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn a_long_stream_is_checked_in_bounded_memory() {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     };
     let mut stdin = child.stdin.take().unwrap();
-    // Lines, a line without end, and findings beyond what is kept.
+    // Lines, an endless line, and more findings than are kept.
     let piece = format!("{}{}", "an ordinary line of output, 12.50\n".repeat(800), "x y, ".repeat(6_000));
     let found = "bob@example.com\n".repeat(11_000);
     let mut sent = 0;

@@ -1,5 +1,5 @@
-//! Values that are known to be secret, through the doors: what a policy names by its variable and what the server itself
-//! holds comes out of no run, in none of the forms that are looked for, and of no error.
+//! Known secrets, end to end: a value that a policy names by its variable or that the server itself
+//! holds appears in no run, in none of the forms that are looked for, and in no error.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use crate::support::server::{Server, command};
 
 /// A value that no rule would find.
 const TOKEN: &str = "correct horse 77";
-/// The same, put together by a program.
+/// The same, assembled by a program.
 const MADE: &str = "import base64\nt = ' '.join(['correct', 'horse', '77']).encode()\n";
 /// The key of the server's key ring: 32 bytes in base64.
 const KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
@@ -83,7 +83,7 @@ fn a_policy_that_names_variables_is_tried_with_their_values() {
     assert_eq!(code, 1, "{table}");
     assert!(table.contains("KNOWN_SECRET") && table.contains("known-secret:"), "{table}");
     assert!(!table.contains("horse"), "{table}");
-    // The policy's fingerprint is the same whatever the value is.
+    // The policy's fingerprint does not depend on the value.
     let head = |table: &str| table.lines().next().unwrap().to_owned();
     let (code, other, _) = check(policy, Some(("APP_TOKEN", "another value")), &text);
     assert_eq!((code, head(&other)), (0, head(&table)));
@@ -91,12 +91,12 @@ fn a_policy_that_names_variables_is_tried_with_their_values() {
     let (code, out, said) = check(policy, Some(("APP_TOKEN", "short!")), &text);
     assert_eq!((code, out.as_str()), (2, ""), "{said}");
     assert!(said.contains("APP_TOKEN") && said.contains("8 bytes") && !said.contains("short!"), "{said}");
-    // Each line is looked for by itself, and none of those would be.
+    // Each line is looked for by itself, and these are too short.
     let (code, out, said) = check(policy, Some(("APP_TOKEN", "abc1234\ndef5678")), &text);
     assert_eq!((code, out.as_str()), (2, ""), "{said}");
     assert!(said.contains("no line of at least 8 bytes") && !said.contains("def5678"), "{said}");
     assert_eq!(check(policy, Some(("APP_TOKEN", &format!("abc1234\n{TOKEN}"))), &text).0, 1);
-    // No one may show it either.
+    // It cannot be set to be shown either.
     let loose = format!("{policy}[kinds]\nKNOWN_SECRET = \"mask\"\n");
     let (code, _, said) = check(&loose, Some(("APP_TOKEN", TOKEN)), &text);
     assert!(code == 2 && said.contains("line 4") && said.contains("redact, hash or block"), "{said}");
@@ -105,17 +105,17 @@ fn a_policy_that_names_variables_is_tried_with_their_values() {
 }
 
 #[test]
-fn a_variable_that_is_not_set_is_warned_of_once() {
+fn an_unset_variable_causes_one_warning() {
     let data = tempfile::tempdir().unwrap();
     let mut command = with_policy(data.path(), "[known]\nenv = [\"APP_TOKEN\"]\n");
-    // No one is there; the run fails.
+    // The server is unreachable; the run fails.
     command.env("E2B_API_KEY", API_KEY).env("E2B_API_URL", "http://127.0.0.1:9");
     let output = command.args(["run", "1"]).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(said.matches("names a variable that is not set").count(), 1, "{said}");
 }
 
-/// A provider's words go to the error; they may quote the key with which it was called, even backwards.
+/// A provider's message goes into the error; it may quote the key with which it was called, even reversed.
 #[test]
 fn the_key_of_the_provider_is_in_no_error() {
     let backwards: String = API_KEY.chars().rev().collect();

@@ -1,5 +1,5 @@
-//! Rules of an operator, and a policy that changes while it is at work: through HTTP with two tenants, and as someone who
-//! writes a policy tries it.
+//! Rules of an operator, and a policy that changes while the server runs: through HTTP with two tenants, and as the author of
+//! a policy tests it.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -34,7 +34,7 @@ pattern = 'TCK-[A-Z]{4}\d{4}'
 examples = ["see TCK-ABCD1234"]
 "#;
 
-/// A text that comes in pieces cut within each value.
+/// A text that comes in pieces, cut within each value.
 const PIECES: &str = "import sys
 for piece in ['ask EMP-12', '3456 of cust', 'omer 4821', '3377, TCK-AB', 'CD1234\\n']:
     sys.stdout.write(piece)
@@ -54,7 +54,7 @@ fn run(server: &HttpServer, key: &str, code: &str) -> Value {
     answer["result"]["structuredContent"].take()
 }
 
-/// What `/readyz` says of the policy.
+/// The policy's state in `/readyz`.
 fn policy_check(server: &HttpServer) -> Value {
     let body: Value = serde_json::from_str(&server.send("GET", "/readyz", &[], b"").text()).unwrap();
     assert_eq!(body["ready"], true, "{body}");
@@ -62,13 +62,13 @@ fn policy_check(server: &HttpServer) -> Value {
     checks.iter().find(|check| check["name"] == "policy").unwrap_or_else(|| panic!("{body}")).clone()
 }
 
-/// What is counted of policies.
+/// The metrics of policies.
 fn counted(server: &HttpServer, key: &str) -> Vec<String> {
     let text = server.send("GET", "/metrics", &[("Authorization", key)], b"").text();
     text.lines().filter(|line| line.starts_with("guard_policy_")).map(str::to_owned).collect()
 }
 
-/// Asks until an answer is as wished.
+/// Polls until an answer matches.
 fn until(ask: impl Fn() -> Value, wished: impl Fn(&Value) -> bool) -> Value {
     let began = Instant::now();
     loop {
@@ -82,7 +82,7 @@ fn until(ask: impl Fn() -> Value, wished: impl Fn(&Value) -> bool) -> Value {
 }
 
 #[test]
-fn tenants_have_rules_of_their_own_and_a_changed_policy_counts_without_a_restart() {
+fn tenants_have_rules_of_their_own_and_a_changed_policy_takes_effect_without_a_restart() {
     let data = tempfile::tempdir().unwrap();
     let file = data.path().join("policy.toml");
     let write = |text: &str| std::fs::write(&file, text).unwrap();
@@ -99,7 +99,7 @@ fn tenants_have_rules_of_their_own_and_a_changed_policy_counts_without_a_restart
     assert_eq!(shown["stdout"], "ask [NATIONAL_ID_1] of customer 48213377, [SECRET_1]\n", "{shown}");
     assert_eq!(policy_check(&server), json!({"name": "policy", "ok": true, "state": "loaded"}));
 
-    // A run that is in progress when the policy changes ends with the one that it began with.
+    // A run that is in progress when the policy changes keeps the policy that it began with.
     let code = "import time\nfor _ in range(80): print('EMP-123456', flush=True); time.sleep(0.05)";
     let meta = json!({"progressToken": 1, "dev.pathbox/conversationId": "long"});
     let arguments = json!({"code": code, "language": "python"});
@@ -120,7 +120,7 @@ fn tenants_have_rules_of_their_own_and_a_changed_policy_counts_without_a_restart
     );
     assert!(!ended.to_string().contains("EMP-1"), "{ended}");
 
-    // One that does not work changes nothing, and is said to be there.
+    // An invalid policy changes nothing, and is reported.
     write(
         "version = \"three\"\n[[rule]]\nid = \"wide\"\nkind = \"SECRET\"\npattern = 'ACME.*'\nexamples = [\"ACME\"]\n",
     );
@@ -133,7 +133,7 @@ fn tenants_have_rules_of_their_own_and_a_changed_policy_counts_without_a_restart
     let log = server.log();
     assert!(log.contains("the rule `wide` has a pattern that begins or ends with any signs"), "{log}");
 
-    // A good one counts, one without a version by its hash.
+    // A valid one takes effect; without a version it is named by its hash.
     write(&format!("{EMPLOYEE}{OF_TENANTS}"));
     until(|| policy_check(&server), |check| check["ok"] == true);
     let shown = run(&server, &beta, PIECES);
@@ -143,12 +143,12 @@ fn tenants_have_rules_of_their_own_and_a_changed_policy_counts_without_a_restart
     assert!(lines.contains(&"guard_policy_current 1".to_owned()), "{lines:?}");
 }
 
-/// `pathbox guard`, with a text for its standard input.
+/// `pathbox guard`, with a text on its standard input.
 fn guard(data: &Path, args: &[&str], input: &str) -> (i32, String, String) {
     let mut child = command(data);
     child.arg("guard").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = child.spawn().unwrap();
-    // A command that does not read its input may be gone already.
+    // A command that does not read its input may have ended already.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();

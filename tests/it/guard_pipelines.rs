@@ -1,7 +1,7 @@
-//! A table of personal data in every layout in which pandas, tabulate, sqlite3, Python and Node print one: nothing of it
-//! is left, and what stands beside it is.
+//! A table of personal data in every layout in which pandas, tabulate, sqlite3, Python and Node print one: none of it
+//! is left, and the text beside it is unchanged.
 //!
-//! `tests/fixtures/guard/layouts.py` and `layouts.mjs` make the texts, in one process each.
+//! `tests/fixtures/guard/layouts.py` and `layouts.mjs` generate the texts, in one process each.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ struct Layouts {
     texts: BTreeMap<String, String>,
 }
 
-/// Columns of kinds that are let through unless a policy says otherwise.
+/// Columns of kinds that are allowed by default.
 const LET_THROUGH: [&str; 3] = ["name", "address", "birth_date"];
 
 fn root() -> PathBuf {
@@ -41,7 +41,7 @@ fn output(command: &mut Command, input: &str) -> String {
 fn layouts() -> Layouts {
     let env = root().join("target/test-env");
     let fixtures = root().join("tests/fixtures/guard");
-    // Beside pandas, which has its own environment.
+    // Separate from pandas, which has its own environment.
     let beside = |dir: &Path| {
         let lib =
             std::fs::read_dir(dir.join("lib")).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
@@ -60,7 +60,7 @@ fn layouts() -> Layouts {
 }
 
 #[test]
-fn nothing_personal_is_left_of_a_table_in_any_layout() {
+fn no_personal_value_is_left_of_a_table_in_any_layout() {
     let layouts = layouts();
     let guard = Guard::default();
     assert!(layouts.texts.len() > 200 && layouts.values.len() == 17);
@@ -80,11 +80,11 @@ fn nothing_personal_is_left_of_a_table_in_any_layout() {
         }
     }
     assert!(left.is_empty(), "{left:#?}");
-    // Each column was there to be found.
+    // Each column could be found.
     assert!(seen.len() == 14 && seen.values().all(|count| *count > 600), "{seen:?}");
 }
 
-/// The text in pieces of so many bytes.
+/// The text in pieces of this many bytes.
 fn in_pieces(guard: &Guard, text: &str, most: usize) -> String {
     let (mut stream, mut numbering) = (guard.stream(), Numbering::alone());
     let (mut out, mut rest) = (String::new(), text);
@@ -98,7 +98,7 @@ fn in_pieces(guard: &Guard, text: &str, most: usize) -> String {
 }
 
 #[test]
-fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
+fn a_table_is_recognised_however_it_is_coloured_wrapped_or_broken() {
     const ID: &str = "278198104";
     let guard = Guard::default();
     let names: Vec<String> = (0..300).map(|at| format!("col{at}")).collect();
@@ -114,7 +114,7 @@ fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
     let long: Vec<String> = (0..600).map(|at| format!("{{\"id\": {at}, \"bsn\": \"{ID}\"}}")).collect();
     let series: String = (0..60).map(|at| format!("{at}     {ID}\n")).collect();
     let texts = [
-        // What a terminal is told, and what no one sees.
+        // Terminal commands and invisible characters.
         format!("\x1b[1mid\x1b[0m,\x1b[1mbsn\x1b[0m,\x1b[1mname\x1b[0m\n1,{ID},x\n"),
         "id,bsn,name\n\x1b[31m1,27819\x1b[0m8104,x\n".to_owned(),
         format!("\x1b[1mid   bsn        name\x1b[0m\n\x1b[32m1    {ID}  Liam\x1b[0m\n"),
@@ -124,7 +124,7 @@ fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
         "id,bsn,name\n1,2781\u{200b}98104,x\n2,２７８１９８１０４,x\n".to_owned(),
         format!("\u{feff}bsn,name\n{ID},x\n"),
         format!("id,\u{200f}bsn\u{200e},name\n1,\u{202d}{ID}\u{202c},x\n"),
-        // Whatever ends a line.
+        // All line ends.
         format!("id,bsn,name\r1,{ID},x\r2,{ID},y\r"),
         format!("id,bsn,name\r\r\n1,{ID},x\r\r\n"),
         format!("loading...\rid,bsn,name\nloading 5%\r1,{ID},x\n"),
@@ -138,12 +138,12 @@ fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
         format!("b'id,bsn,name\\n1,{ID},x\\n'\n"),
         format!("run | output\n1 | {{\"out\": \"   id        bsn\\n0   1  {ID}\\n\"}}\n"),
         format!("id,payload\n1,\"{{\"\"bsn\"\": \"\"{ID}\"\"}}\"\n"),
-        // What is replaced beside a value, by the guard or by whoever wants it to look so.
+        // A replacement beside a value, by the guard or forged.
         format!("id   bsn        name\n1    {ID}  [EMAIL_1]\n2    {ID}  [EMAIL_1]\n"),
         format!("  id        bsn mail\n0  1  {ID} a@example.org\n"),
         format!("{{\"private_key\": \"{key}\", \"bsn\": \"{ID}\"}}\n"),
         format!("id,key,bsn\n1,\"{}\",{ID}\n2,x,{ID}\n", key.replace("\\n", "\n")),
-        // Boxes with other signs in their head, HTML over lines, without ends of cells, and with tags in them.
+        // Boxes with other characters in their head, HTML over several lines, without ends of cells, and with tags in them.
         format!("│ id  ┆ bsn       │\n│ --- ┆ ---       │\n╞═════╪═══════════╡\n│ 1   ┆ {ID} │\n"),
         format!("┃ id ┃ bsn       ┃\n┡━━━━╇━━━━━━━━━━━┩\n│ 1  │ {ID} │\n"),
         format!(
@@ -154,7 +154,7 @@ fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
             "<table><tr><th>id</th><th\n class=\"x\">bsn</th></tr><tr><td\n>1</td><td\n>{ID}</td></tr>\n"
         ),
         format!("<table><tr><th>id</th><th><b>bsn</b></th></tr><tr><td>1</td><td><b>{ID}</b></td></tr>\n"),
-        // With something before each line: the signs of quotations and changes, numbers, names of files, times.
+        // With a prefix on each line: marks of quotations and diffs, numbers, file names, times.
         format!("> id,bsn,name\n> 1,{ID},x\n"),
         format!("    id,bsn,name\n    1,{ID},x\n+id,bsn,x\n+1,{ID},x\n"),
         format!("users.csv:1:bsn,name\nusers.csv:2:{ID},x\n"),
@@ -172,10 +172,10 @@ fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
         format!(
             "│ (index) │ 0    │ 1           │\n│ 0       │ 'id' │ 'bsn'       │\n│ 1       │ '1'  │ '{ID}' │\n"
         ),
-        // What a progress bar was erased with, and blank lines as Windows sets them between rows.
+        // The spaces that erased a progress bar, and blank lines between rows as on Windows.
         format!("\r  5%|█  | 1/9\r          \rid,bsn\n\r 10%|██ | 2/9\r          \r1,{ID}\n"),
         format!("id,bsn\r\n\r\n1,{ID}\r\n\r\n2,{ID}\r\n"),
-        // Rows that are strings of a list, in one line and in several; arrays of numpy; an unquoted number that was replaced.
+        // Rows that are strings of a list, on one line and on several; numpy arrays; an unquoted number that was replaced.
         format!("['id,bsn', '1,{ID}', '2,{ID}']\n"),
         format!("['id,bsn',\n '1,{ID}',\n '2,{ID}']\n"),
         format!("[\n  \"bsn,id\",\n  \"{ID},1\"\n]\n"),
@@ -188,23 +188,23 @@ fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
         format!("<TR><TH>id</TH>\n<TH>bsn</TH>\n</TR>\n<TR><TD>1</TD>\n<TD>{ID}</TD>\n</TR>\n"),
         format!("qty   created   bsn\n365   2026-07-25   {ID}\n492   2012-05-03   {ID}\n"),
         format!("│ id        bsn │\n│  1  {ID} │\n"),
-        // On their side, and under the names of an index.
+        // Transposed, and under the names of an index.
         format!(
             "            phone   amount\nbsn       no              \n{ID} 1  0871234567   5.5\n{ID} 2  0871234567   5.5\n"
         ),
         format!(",0,1\nname,x,y\nbsn,{ID},{ID}\nnote,a,b\n"),
         format!("│ bsn ┆ {ID} ┆ {ID} │\n│ ppsn ┆ null ┆ 1234567FA │\n"),
         format!("             amount\nx   bsn          \nCZ  {ID}  1004.10\n    {ID}    99.95\n"),
-        // Lists and arrays behind their name, over several lines.
+        // Lists and arrays after their name, over several lines.
         format!("bsn: [\n  [\n    \"{ID}\",\n    \"{ID}\"\n  ]\n]\n"),
         format!("bsn = ('{ID}', '{ID}', '{ID}', '{ID}', '{ID}', '{ID}')\nbsn: [{ID} {ID} {ID} {ID} {ID}]\n"),
         format!("Series: 'bsn' [i64]\n[\n\t{ID}\n\t{ID}\n\t{ID}\n\t{ID}\n\t{ID}\n]\n"),
         format!("<xarray.DataArray 'bsn' (id: 2)> Size: 16B\narray([{ID}, {ID},\n       {ID}])\n"),
-        // What a log says of statements of SQL.
+        // SQL statements in logs.
         format!(
             "09:00 INFO Engine INSERT INTO t (id, bsn) VALUES (?, ?)\n09:00 INFO Engine [generated in 0.006s] [(1, '{ID}'), (2, '{ID}')]\n"
         ),
-        // Wide, long, and the name behind.
+        // Wide, long, and with the name last.
         format!("IE  1    {ID}\n    2    {ID}\nName: bsn, dtype: int64\n"),
         format!("id   名前        bsn        x\n1    山田太郎太郎    {ID}  1\n"),
         format!("{}\n{}\n", wide("bsn", ",", 0, 300), wide(ID, ",", 0, 300)),
@@ -228,7 +228,7 @@ fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
 }
 
 #[test]
-fn code_below_a_comment_or_the_names_of_arguments_stays() {
+fn code_below_a_comment_or_argument_names_is_unchanged() {
     let guard = Guard::default();
     for text in [
         "        # pwd module unavailable, return path unchanged\n        return path\n    name = path[1:i]\n    if isinstance(name, bytes):\n        name = str(name, 'ASCII')\n",

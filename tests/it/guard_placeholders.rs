@@ -1,4 +1,5 @@
-//! Placeholders both ways: in the code of a later call one is the value that it replaced, in the sandbox and nowhere else.
+//! Placeholders both ways: in the code of a later call a placeholder is the value that it replaced, in the sandbox and nowhere
+//! else.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +15,7 @@ use crate::support::runs::{end, first_run, key};
 use crate::support::server::command;
 
 const MAIL: &str = "alice.walker@corp-mail.ie";
-/// What a shell, a template and a format would all take for theirs.
+/// Syntax that a shell, a template and a format would each interpret.
 const HOSTILE: &str = "ID-'${HOME}$(id)`id`{x}%s!-DI";
 
 const POLICY: &str = r#"
@@ -59,13 +60,13 @@ fn run(server: &HttpServer, key: &str, conversation: &str, language: &str, code:
     call(server, key, conversation, "run_code", json!({"code": code, "language": language}))
 }
 
-/// What a program prints.
+/// The output of a program.
 fn says(server: &HttpServer, key: &str, conversation: &str, language: &str, code: &str) -> String {
     let result = run(server, key, conversation, language, code);
     result["structuredContent"]["stdout"].as_str().unwrap_or_else(|| panic!("{result}")).trim_end().to_owned()
 }
 
-/// Why a program did not run.
+/// The reason why a program did not run.
 fn refusal(result: &Value) -> String {
     assert_eq!(result["isError"], true, "{result}");
     let said = result.to_string();
@@ -85,7 +86,7 @@ fn server(data: &Path, prepare: impl FnOnce(&mut Command)) -> HttpServer {
     HttpServer::start_with(&mut command)
 }
 
-/// Fails where one of the values stands in a file of the database or in a log.
+/// Fails if one of the values is in a file of the database or in a log.
 fn assert_nowhere(texts: &[Vec<u8>]) {
     for text in texts {
         for value in [MAIL, HOSTILE] {
@@ -96,7 +97,7 @@ fn assert_nowhere(texts: &[Vec<u8>]) {
     }
 }
 
-/// Each language has the very value, and each form in which it comes out is its placeholder again.
+/// Each language receives the exact value, and each form in which it is printed becomes its placeholder again.
 fn assert_resolves(server: &HttpServer, key: &str) {
     let hash = sha256(HOSTILE);
     let python = "import base64, hashlib\nv, m = \"[NATIONAL_ID_1]\", f'[EMAIL_1]'  # not [EMAIL_7]\n\
@@ -109,7 +110,7 @@ fn assert_resolves(server: &HttpServer, key: &str) {
     assert_eq!(says(server, key, "c", "javascript", script), format!("{hash}\n[EMAIL_1]"));
     let bash = "printf %s '[NATIONAL_ID_1]' | sha256sum | cut -c1-64\nx=\"[NATIONAL_ID_1]\"; printf %s \"$x\" | sha256sum | cut -c1-64";
     assert_eq!(says(server, key, "c", "bash", bash), format!("{hash}\n{hash}"));
-    // What quotes the code says the placeholder.
+    // Messages that quote the code show the placeholder.
     let failed = run(server, key, "c", "python", "raise ValueError('[EMAIL_1] ' + '[NATIONAL_ID_1]')");
     let error = &failed["structuredContent"]["error"];
     assert_eq!(error["message"], "[EMAIL_1] [NATIONAL_ID_1]", "{failed}");
@@ -124,7 +125,7 @@ fn a_placeholder_in_the_code_of_its_context_is_its_value_there_and_nowhere_else(
     assert_eq!(says(&first, ada, "c", "python", &shows()), "[NATIONAL_ID_1]\n[EMAIL_1]");
     assert_resolves(&first, ada);
 
-    // Elsewhere it is nine letters: for another user of the tenant, in another conversation, and where a policy says so.
+    // Elsewhere it stays text: for another user of the tenant, in another conversation, and if a policy says so.
     for (key, conversation) in [(bob, "c"), (ada, "d"), (other, "c")] {
         if key == other {
             says(&first, key, conversation, "python", &shows());
@@ -137,20 +138,20 @@ fn a_placeholder_in_the_code_of_its_context_is_its_value_there_and_nowhere_else(
     }
     assert_eq!(says(&first, ada, "c", "python", "print(len('[EMAIL_9]'))"), "9", "a number that never was");
 
-    // A place that has no way to hold it.
+    // A place that cannot hold the value.
     let said = refusal(&run(&first, ada, "c", "python", "print(1)\nx = [EMAIL_1]"));
     assert!(said.contains("EMAIL_1 in line 2") && said.contains("outside of a string literal"), "{said}");
     let said = refusal(&run(&first, ada, "c", "javascript", "x = /[NATIONAL_ID_1]/"));
     assert!(said.contains("NATIONAL_ID_1 in line 1"), "{said}");
 
-    // Another process of this database; the sandbox is the first one's.
+    // Another process on this database; the sandbox belongs to the first one.
     let second = server(data.path(), |_| {});
     assert_eq!(
         says(&second, ada, "c", "bash", "x='[EMAIL_1]'; echo ${#x} \"$x\""),
         format!("{} [EMAIL_1]", MAIL.len())
     );
 
-    // With the context go its values; the number stays the same value's.
+    // The values are deleted with the context; the number still belongs to the same value.
     call(&second, ada, "c", "manage_context", json!({"action": "end"}));
     let said = refusal(&run(&second, ada, "c", "python", "print('[EMAIL_1]')"));
     assert!(said.contains("not kept"), "{said}");
@@ -169,7 +170,7 @@ fn a_placeholder_in_the_code_of_its_context_is_its_value_there_and_nowhere_else(
 }
 
 #[test]
-fn a_sandbox_that_may_reach_a_network_gets_no_value() {
+fn a_sandbox_with_network_access_gets_no_value() {
     let data = tempfile::tempdir().unwrap();
     let ada = user(&mut command(data.path()), "acme");
     let config = data.path().join("settings.toml");
@@ -193,7 +194,7 @@ fn another_replica_on_postgres_resolves_what_one_has_shown() {
             .env("DATABASE_URL", &url)
             .env("PATHBOX_SECRET_KEYS", "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
     };
-    // Without a key that every replica has nothing is served.
+    // Without a key shared by all replicas nothing is served.
     let alone = tempfile::tempdir().unwrap();
     std::fs::write(alone.path().join("policy.toml"), POLICY).unwrap();
     let mut refused = command(alone.path());
@@ -225,7 +226,7 @@ fn another_replica_on_postgres_resolves_what_one_has_shown() {
 
 on_every_store! {
     values_are_kept_sealed_for_their_context_and_end_with_it,
-    a_context_keeps_and_gives_so_many_values_and_no_more,
+    a_context_keeps_and_returns_a_limited_number_of_values,
 }
 
 fn value(kind: &str, number: u32, text: &str) -> KeptValue {
@@ -244,7 +245,7 @@ async fn values_are_kept_sealed_for_their_context_and_end_with_it(world: World) 
         (first_run(&one, &of("c1"), &limits).await, first_run(&one, &of("c2"), &limits).await);
     let values = [value("EMAIL", 1, MAIL), value("NATIONAL_ID", 1, HOSTILE)];
     one.keep_values(&tenant, here.id, &values).await.unwrap();
-    // The first of a number stays.
+    // The first value of a number stays.
     one.keep_values(&tenant, here.id, &[value("EMAIL", 1, "other@corp-mail.ie")]).await.unwrap();
     drop(one);
 
@@ -261,7 +262,7 @@ async fn values_are_kept_sealed_for_their_context_and_end_with_it(world: World) 
         "another tenant"
     );
 
-    // A value that someone copies to another number or context does not open there.
+    // A value that is copied to another number or context cannot be opened there.
     let copy = format!(
         "INSERT INTO placeholder_values (tenant_id, context_id, kind, number, sealed)
          SELECT tenant_id, '{}', kind, number, sealed FROM placeholder_values WHERE kind = 'EMAIL'",
@@ -279,7 +280,7 @@ async fn values_are_kept_sealed_for_their_context_and_end_with_it(world: World) 
     assert_eq!(world.number(&left).await, 0, "nothing is kept of a context that has ended");
 }
 
-async fn a_context_keeps_and_gives_so_many_values_and_no_more(world: World) {
+async fn a_context_keeps_and_returns_a_limited_number_of_values(world: World) {
     let (store, limits) = (world.store().await, ContextLimits::default());
     let key = key("acme", "c1", "main");
     let context = first_run(&store, &key, &limits).await.id;

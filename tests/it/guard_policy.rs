@@ -1,5 +1,5 @@
-//! A policy as it works through the doors: what it lets through, what it only counts, who may loosen it, and that a
-//! placeholder is the same over restarts and replicas.
+//! A policy end to end: what it lets through, what it only counts, who may loosen it, and that a
+//! placeholder is the same across restarts and replicas.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -24,14 +24,14 @@ fn call(server: &mut Server, name: &str, arguments: Value) -> Value {
     server.request("tools/call", json!({ "name": name, "arguments": arguments }))["result"].take()
 }
 
-/// Prints a text, whose `@` the program puts in itself; the structured result.
+/// Prints a text, whose `@` the program inserts itself; returns the structured result.
 fn print(server: &mut Server, text: &str) -> Value {
     let code = format!("print({:?}.replace('(at)', chr(64)))", text);
     server.python(&code)["structuredContent"].take()
 }
 
 #[test]
-fn what_an_allow_list_names_goes_out_and_what_is_near_it_does_not() {
+fn allow_listed_values_go_out_and_similar_ones_do_not() {
     let data = tempfile::tempdir().unwrap();
     let mut server = serve(
         data.path(),
@@ -71,7 +71,7 @@ fn report_only_counts_what_it_would_have_done_and_changes_nothing() {
 }
 
 #[test]
-fn each_kind_is_dealt_with_as_the_policy_says() {
+fn each_kind_gets_the_policys_action() {
     let data = tempfile::tempdir().unwrap();
     let mut server = serve(
         data.path(),
@@ -88,7 +88,7 @@ fn each_kind_is_dealt_with_as_the_policy_says() {
         stdout.contains("**** **** **** 1111") && stdout.contains("[IBAN_1] 185.12.44.7 [MAC_1]"),
         "{stdout}"
     );
-    // What blocks leaves nothing of the result, wherever it stood.
+    // A blocking finding leaves nothing of the result, wherever in it the finding was.
     let key = "-----BEGIN PRIVATE KEY-----\\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\\n-----END PRIVATE KEY-----";
     let code = format!("import sys; print('harmless'); print('{key}', file=sys.stderr)\n'shown'");
     let blocked = server.python(&code);
@@ -105,9 +105,9 @@ fn each_kind_is_dealt_with_as_the_policy_says() {
     assert!(!blocked.to_string().contains("harmless") && !blocked.to_string().contains("MIIE"), "{blocked}");
 }
 
-/// Inline, in a kept output, in a kept file; and what is told of it.
+/// Inline, in a kept output, in a kept file; and the report on it.
 #[test]
-fn what_is_read_of_an_earlier_run_is_what_todays_policy_lets_out() {
+fn an_earlier_run_is_read_under_the_current_policy() {
     let data = tempfile::tempdir().unwrap();
     let mut server = serve(data.path(), "version = \"1\"\n[kinds]\nIP = \"allow\"\n");
     let short = print(&mut server, "bob(at)example.org from 185.12.44.9");
@@ -149,7 +149,7 @@ fn what_is_read_of_an_earlier_run_is_what_todays_policy_lets_out() {
     }
 }
 
-/// Whose result shows what, by the levels of one file.
+/// Whose result shows which values, by the levels of one file.
 #[test]
 fn a_tenant_relaxes_only_what_the_base_allows() {
     let tenants = "[tenants.loose]\nmode = \"off\"\n[tenants.loose.kinds]\nPHONE = \"allow\"\n\
@@ -175,7 +175,7 @@ fn a_tenant_relaxes_only_what_the_base_allows() {
     }
 }
 
-/// What a call asks for in its `_meta`, and what its conversation has been given by the file.
+/// The requests of a call in its `_meta`, and the file's settings for its conversation.
 #[test]
 fn a_conversation_and_a_call_relax_only_what_the_level_above_allows_and_may_always_tighten() {
     let text = "bob(at)example.org 00:1B:44:11:3A:B7";
@@ -183,7 +183,7 @@ fn a_conversation_and_a_call_relax_only_what_the_level_above_allows_and_may_alwa
     let off = json!({"mode": "off"});
     let open = "allow_off = true\n[tenants.local]\nallow_off = true\n[conversations.\"local/c\"]\n";
     for (policy, call, shown, mode) in [
-        // A call that a model wrote switches nothing off, however it asks.
+        // A call that a model wrote cannot switch anything off.
         (String::new(), off.clone(), guarded, "enforce"),
         (String::new(), json!({"mode": "off", "allow_off": true}), guarded, "enforce"),
         (String::new(), json!({"kinds": {"EMAIL": "allow"}}), guarded, "enforce"),
@@ -200,7 +200,7 @@ fn a_conversation_and_a_call_relax_only_what_the_level_above_allows_and_may_alwa
             guarded,
             "enforce",
         ),
-        // Tightening needs no leave.
+        // Tightening needs no permission.
         (
             "[conversations.\"local/c\"]\nkinds = { MAC = \"redact\" }\n".to_owned(),
             json!({}),
@@ -222,14 +222,14 @@ fn a_conversation_and_a_call_relax_only_what_the_level_above_allows_and_may_alwa
             "{policy:?} {call}"
         );
     }
-    // An allow-list is read where it may count; elsewhere nothing of it is.
+    // An allow-list is read only where it may apply.
     let bad_pattern = json!({"allow": {"patterns": ["("]}});
     let data = tempfile::tempdir().unwrap();
     let mut server = serve(data.path(), "");
     let arguments = json!({"code": "print('a' + chr(64) + 'b.ie')", "language": "python"});
     let answer = server.call(arguments, json!({"dev.pathbox/guard": bad_pattern}));
     assert_eq!(answer["structuredContent"]["stdout"], "[EMAIL_1]\n", "{answer}");
-    // What was asked for and not done is said.
+    // Refused requests are reported.
     assert!(answer["structuredContent"]["notes"].to_string().contains("allow-list (call)"), "{answer}");
     let data = tempfile::tempdir().unwrap();
     let policy = format!("{open}allow_off = true\n");
@@ -244,7 +244,7 @@ fn a_conversation_and_a_call_relax_only_what_the_level_above_allows_and_may_alwa
 }
 
 #[test]
-fn a_placeholder_is_the_same_over_a_restart_and_over_replicas_on_one_store() {
+fn a_placeholder_is_the_same_across_restarts_and_replicas_on_one_store() {
     let data = tempfile::tempdir().unwrap();
     let start = || Server::start_with(command(data.path()).args(["serve", "--conversation", "c"]));
     let mut one = start();
@@ -259,7 +259,7 @@ fn a_placeholder_is_the_same_over_a_restart_and_over_replicas_on_one_store() {
 }
 
 #[test]
-fn a_server_with_a_policy_that_does_not_work_does_not_start_and_says_where() {
+fn a_server_with_an_invalid_policy_does_not_start_and_names_the_place() {
     let data = tempfile::tempdir().unwrap();
     for (policy, said) in [
         ("mode = \"enforce\"\n[kinds]\nEMIAL = \"redact\"\n", "line 3, column 1"),

@@ -1,4 +1,4 @@
-//! What holds for every text: pieces give the whole, twice is once, JSON stays JSON, nothing found is nothing changed.
+//! Properties of every text: pieces give the same as the whole, guarding is idempotent, JSON stays JSON, clean text is unchanged.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use pathbox::guard::{
 };
 use serde_json::{Value, json};
 
-/// Numbers that come the same each time.
+/// A deterministic sequence of numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -26,7 +26,7 @@ impl Dice {
     }
 }
 
-/// Texts that the rules care about, in every mixture: examples, counter-examples, signs, noise.
+/// Texts that matter to the rules, in random mixtures: examples, counter-examples, punctuation, noise.
 fn mixture(dice: &mut Dice, pieces: usize) -> String {
     let signs = [
         "\n",
@@ -161,7 +161,7 @@ fn any_cutting_gives_the_same_and_twice_is_once() {
     }
 }
 
-/// Rules of a policy: one with a literal, one that words wake, one that takes nearly anything.
+/// Rules of a policy: one with a literal, one with trigger words, one that matches nearly anything.
 const OWN: &str = r#"
 [[rule]]
 id = "employee"
@@ -182,7 +182,7 @@ examples = ["the ref of it; x"]
 "#;
 
 #[test]
-fn own_rules_hold_what_the_built_in_ones_hold() {
+fn own_rules_have_the_properties_of_the_built_in_ones() {
     let guard = Guard::new(PolicyFile::read(OWN).unwrap().resolve(None, None, None)).unwrap();
     let mut dice = Dice(0x0a11_5678_9abc_def1);
     let own = [
@@ -258,10 +258,10 @@ fn hundreds_of_blank_lines_are_read_with_a_table_above_and_without() {
 }
 
 #[test]
-fn a_long_placeholder_and_a_mask_are_walls_as_a_short_placeholder_is() {
+fn no_rule_looks_past_a_placeholder_or_a_mask_of_any_length() {
     let key = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEAt3v0jtQimyI3MzqaEIdz\n";
     for guard in all_guards() {
-        // The letters of a name pass for the key's; then the rest stands behind a sealed token.
+        // The letters of a name look like the key's; then the rest comes after a sealed token.
         check(
             &guard,
             "пароль: hunter28f14a92beea\n-----BEGINcli-ecwuss05748ghik1977za7m1wv9e\n",
@@ -273,7 +273,7 @@ fn a_long_placeholder_and_a_mask_are_walls_as_a_short_placeholder_is() {
     }
 }
 
-/// Text of so many bytes, in base64, with an address at a place.
+/// Text of this many bytes, in base64, with an address at a place.
 fn long_run(len: usize, place: usize) -> String {
     let mut text = "the quick brown fox. ".repeat(len / 21 + 1);
     text.truncate(len);
@@ -282,19 +282,19 @@ fn long_run(len: usize, place: usize) -> String {
 }
 
 #[test]
-fn a_run_longer_than_any_window_reads_the_same_the_second_time() {
+fn a_run_longer_than_any_window_is_guarded_the_same_the_second_time() {
     let guard = Guard::default();
     let mut dice = Dice(0xbeef_5678_9abc_def1);
     for lead in 0..4 {
         for place in [100, 9_000, 11_900, 12_250, 13_000, 20_000, 30_000] {
-            // What is replaced before the run moves the run within the windows.
+            // A replacement before the run moves the run within the windows.
             let run = long_run(40_000, place);
             let before = "x:".repeat(5000 + 2000 * lead);
             let text = format!("card 4111111111111111 {before}{}({run}) bob@example.com", "y".repeat(lead));
             let mut numbering = Numbering::alone();
             let (once, report) = guard.text(&text, &mut numbering);
             assert_eq!(report.total(), 3, "an address at {place} behind {lead}");
-            // Where something is found, all of the run is hidden from there on.
+            // After a finding, the rest of the run is hidden.
             assert!(!once.contains(&run[run.len() - 1000..]), "an address at {place} behind {lead}");
             let (twice, _) = guard.text(&once, &mut numbering);
             assert!(*twice == *once, "an address at {place} behind {lead}");
@@ -305,7 +305,7 @@ fn a_run_longer_than_any_window_reads_the_same_the_second_time() {
     }
 }
 
-/// A line without end is looked at in windows; no value may slip through where two of them meet.
+/// A line without end is scanned in windows; no value may slip through where two of them meet.
 #[test]
 fn a_value_and_its_label_are_seen_together_wherever_a_long_line_is_cut() {
     let guard = Guard::default();
@@ -318,7 +318,7 @@ fn a_value_and_its_label_are_seen_together_wherever_a_long_line_is_cut() {
         ("postgres://app:pw 12345@h/x", "postgres://app:pw 12345@h/x"),
         ("é <alice@example.com>", "é <[EMAIL_1]>"),
     ] {
-        // A window of 16 KB, of which the last 2 KB are looked at again.
+        // A window of 16 KB, of which the last 2 KB are scanned again.
         for place in 14 * 1024 - 50..14 * 1024 + 10 {
             let (before, after) = ("word, ".repeat(3_000), " word,".repeat(3_000));
             let text = format!("{} {secret}{after}", &before[..place]);
@@ -348,7 +348,7 @@ fn a_value_is_hidden_wherever_the_stream_is_cut() {
             assert_eq!(out, expected, "cut at {first} and {second}");
         }
     }
-    // A stream that ends in the middle, for the process was killed, shows no part of a key.
+    // A stream that ends in the middle, because the process was killed, shows no part of a key.
     let open = text.find("-----END").unwrap();
     for end in text.find("MII").unwrap() + 30..open {
         let (out, _) = guard.text(&text[..end], &mut numbering());
@@ -356,9 +356,9 @@ fn a_value_is_hidden_wherever_the_stream_is_cut() {
     }
 }
 
-/// Lines as long as a window, as its overlap, and a byte to either side, with a character of several bytes on each border.
+/// Lines as long as a window, as its overlap, and a byte to either side, with a multi-byte character on each border.
 #[test]
-fn lines_as_long_as_a_window_read_as_any_other() {
+fn lines_as_long_as_a_window_are_guarded_like_any_other() {
     const WINDOW: usize = 16 * 1024;
     let guard = Guard::default();
     let mut dice = Dice(0xabcd_5678_9abc_def1);
@@ -381,9 +381,9 @@ fn lines_as_long_as_a_window_read_as_any_other() {
     }
 }
 
-/// What stands on the lines around must not change what is found in one, or a stream would show what a text hides.
+/// The lines around must not change the findings in one, or a stream would show hidden values.
 #[test]
-fn a_line_reads_the_same_whatever_comes_with_it() {
+fn a_line_is_guarded_the_same_whatever_comes_with_it() {
     let guard = Guard::default();
     let token = format!("EAAA{}", "aB3dE6gH9jK2".repeat(5));
     let hash = "0123456789abcdef".repeat(4);
@@ -414,12 +414,12 @@ fn ordinary_text_goes_out_with_the_end_of_its_line() {
     {
         assert_eq!(*stream.push(line, &mut numbering), *line);
     }
-    // Of several lines all that are whole; the rest with its end.
+    // Of several lines all complete ones; the rest with its end.
     assert_eq!(*stream.push("one\ntwo\nthr", &mut numbering), *"one\ntwo\n");
     assert_eq!(*stream.push("ee\n", &mut numbering), *"three\n");
-    // A key that may go on holds back no more than itself.
+    // A key that may continue holds back no more than itself.
     assert_eq!(*stream.push("before\n-----BEGIN PRIVATE KEY-----\n", &mut numbering), *"before\n");
-    // A line without an end is let go once it is longer than any value; and what may belong to a Series once its name cannot come.
+    // A line without an end goes out once it is longer than any value; a possible Series once its name cannot come any more.
     let mut stream = guard.stream();
     assert_eq!(*stream.push("0  123456\n", &mut numbering), *"");
     assert!(stream.push(&"word ".repeat(5000), &mut numbering).starts_with("0  123456\nword"));
@@ -430,7 +430,7 @@ fn ordinary_text_goes_out_with_the_end_of_its_line() {
     assert_eq!(stream.finish(&mut numbering).1.total(), 0);
 }
 
-/// One guard for each way to replace, and one whose placeholders have no numbers.
+/// One guard for each action, and one whose placeholders have no numbers.
 fn all_guards() -> Vec<Guard> {
     let mut guards =
         vec![Guard::default(), Guard::new(Policy { numbered: false, ..Policy::default() }).unwrap()];
@@ -470,7 +470,7 @@ fn damaged_texts(guard: &Guard, seed: u64, texts: usize) {
     for _ in 0..texts {
         let pieces = 1 + dice.roll(24);
         let mut text = mixture(&mut dice, pieces).into_bytes();
-        // Damage: bytes changed, doubled, dropped.
+        // Mutations: bytes changed, doubled, dropped.
         for _ in 0..dice.roll(4) {
             if text.is_empty() {
                 break;
@@ -488,7 +488,7 @@ fn damaged_texts(guard: &Guard, seed: u64, texts: usize) {
     }
 }
 
-/// Checks a text; one that fails is printed with the seed of its cuts, as short as it still fails.
+/// Checks a text; one that fails is minimised and printed with the seed of its cuts.
 fn checked(guard: &Guard, text: &str, seed: u64) {
     let fails = |text: &str| {
         let check = || check(guard, text, &mut Dice(seed));
@@ -516,9 +516,9 @@ fn checked(guard: &Guard, text: &str, seed: u64) {
     panic!("with cuts by {seed:#x} the shortest text that fails is {short:?}, of {text:?}");
 }
 
-/// What random texts brought to light, each for its kind.
+/// Regressions found by random texts, one of each kind.
 #[test]
-fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
+fn texts_that_once_differed_the_second_time_or_in_pieces() {
     let key = "-----BEGIN PRIVATE KEY-----MIIEowIBAAKCAQEAt3v0jtQimyI3MzqaEIdz";
     let shifted = (0..64).flat_map(|shift| {
         let before = "x ".repeat(shift / 2) + &"."[..shift % 2];
@@ -529,7 +529,7 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         ]
     });
     let texts = [
-        // What stands before a key is judged before the key is gone; its placeholder names nothing.
+        // The text before a key is judged before the key is gone; its placeholder names nothing.
         "rfc     ODE561231GR8\"-----BEGINPRIVATE-----IEowIBAhQkxj4rNfTsDZ6dX3; is \\n".to_owned(),
         format!("the password is d{key}"),
         format!("machine x login y password {key}"),
@@ -538,26 +538,26 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         // The end of a key, and its string pieces, as they arrive.
         format!("{key}-----END\n-----"),
         format!("{key}\"\"aGVsbG8gd29ybGQgaGVs"),
-        // Nothing reads over the end of a line: no terminal code, no escaped quote.
+        // Nothing is read past the end of a line: no terminal code, no escaped quote.
         "KEY-----\u{1b}\nMIIEowIBAAKCAQEAt3\n".to_owned(),
         "pass=\"\\\n\r\n".to_owned(),
-        // A line that hides something does not change how its neighbours read.
+        // A line with hidden text does not affect its neighbours.
         format!("{key}-----END PRIVATE KEY-----aGVsbG8gYWxpY2VAZXhhbXBsZS5jb0=sec-c-x\n\u{ff14}\n"),
-        // A group of digits that the border of 64 bytes cuts.
+        // A group of digits that crosses the border of 64 bytes.
         format!("{}\r\n{} SIN 046 454286\n", "6".repeat(15), "@".repeat(35)),
         format!("\n{}call me on 450 0840\n", "x9".repeat(26)),
         // A label without any ASCII letter, far from where a piece begins.
         format!("{}\r\n0.マイナンバー 123456789018\r\n", "1".repeat(100)),
-        // A letter behind digits is a check digit for some states only.
+        // A letter after digits is a check digit for some states only.
         "SIN 4111 1111 111k".to_owned(),
         "Aadhaar 2341 2341 234K, 身份证 1101 0519 4912 3100 2X".to_owned(),
         // A word of dashes alone.
         "----------------.".to_owned(),
-        // Hidden or not, what stands before the value of a Series is its label; and a wide gap ends a number.
+        // Hidden or not, the text before the value of a Series is its label; and a wide gap ends a number.
         "+353  95510  79937107\n5  4\nName: bsn, dtype: s".to_owned(),
         format!("{} 49    779937107\n5  4\nName: bsn, dtype: r", "liam.2@example7.com, ".repeat(12)),
         "   36200790K448\nnir            +353                  279-65-5502\n".to_owned(),
-        // A mask is no secret, and neither a mask nor a placeholder is part of a name or a head.
+        // A mask is not a secret, and neither a mask nor a placeholder is part of a name or a head.
         "token:\n- IE29AIBK93115212345678".to_owned(),
         "\"passord\":4111111111111111".to_owned(),
         "password T~31mbsn  16_g7A".to_owned(),
@@ -580,8 +580,8 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         ),
         "a  Name: ssn, dtype: object\nName: ssn, dtype: object  x\n1  2\n".to_owned(),
         "| a |\n|----------------|\n".to_owned(),
-        // A line with a value in it is no head, a value of a cell counts for its row, a mark that goes over the end of a line
-        // of a table joins two of them, and what was replaced is a value of a list.
+        // A line with a value in it is not a head, a value of a cell counts for its row, a mark that crosses the end of a line
+        // of a table joins two of them, and replaced text is a value of a list.
         "iban  \"|DE61580497968969343970\nW\nrvnr|36200790K448".to_owned(),
         ",e,d,apikey,m\n\"\nDE53790517924439133742,4367323247048270,dGdXs%,".to_owned(),
         "iban  passwd\nDE61343992\u{c}4412468578386891  Bk6QjS".to_owned(),
@@ -620,7 +620,7 @@ fn a_value_on_the_line_below_its_name_is_found_however_the_text_is_cut() {
     ] {
         let shown_by = |guard: &Guard| guard.text(text, &mut numbering()).0.into_inner();
         assert_eq!(shown_by(&guard), shown, "{text:?}");
-        // The words that went out before change nothing.
+        // The words that went out before have no effect.
         let long = format!("{}{text}", "an ordinary line\n".repeat(1200));
         for text in [text, &long] {
             check(&guard, text, &mut dice);
@@ -642,13 +642,13 @@ fn a_value_on_the_line_below_its_name_is_found_however_the_text_is_cut() {
 }
 
 #[test]
-fn a_rule_finds_its_examples_wherever_in_the_text_they_stand() {
+fn a_rule_finds_its_examples_anywhere_in_the_text() {
     let mut policy = Policy::default();
     policy.actions.values_mut().for_each(|action| *action = Action::Redact);
     let guard = Guard::new(policy).unwrap();
     for rule in rules() {
         let example = rule.examples[0].replace('·', "");
-        // Every place within the 64 bytes that are looked at together.
+        // Every place within a block of 64 bytes.
         for place in 0..64 {
             let text = format!("{}\n{example}", ".".repeat(place));
             let (_, report) = guard.text(&text, &mut Numbering::alone());
@@ -711,9 +711,9 @@ fn json_stays_json(guard: &Guard, seed: u64, values: usize) {
     }
 }
 
-/// Quotes go around what was a number of JSON, wherever on a line it stands, and around nothing else.
+/// A replaced JSON number is quoted, anywhere on a line, and nothing else is.
 #[test]
-fn only_numbers_of_json_get_quotes() {
+fn only_replaced_json_numbers_get_quotes() {
     let guard = Guard::default();
     let words = "word ".repeat(40);
     let rows: String = (0..20).map(|row| format!("{row},4111111111111111,x\n")).collect();
@@ -729,7 +729,7 @@ fn only_numbers_of_json_get_quotes() {
     ] {
         let (out, _) = guard.text(&text, &mut Numbering::alone());
         assert!(out.ends_with(expected), "{}", *out);
-        // The same in a line that is longer than what is looked at together.
+        // The same in a line that is longer than a window.
         let long = format!("[\"{}\", {text}]", "w, ".repeat(8_000));
         let (out, _) = guard.text(&long, &mut Numbering::alone());
         assert!(out.ends_with(&format!("{expected}]")), "{}", &out[out.len() - 200..]);
@@ -750,7 +750,7 @@ fn a_quote_that_is_not_closed_ends_with_the_word_or_the_string() {
         (r#"{"log":"token='abc123def456ghi7","n":"it's"}"#, r#"{"log":"token='[SECRET_1]","n":"it's"}"#),
         (r#"{"log":"password=\"hunter2 is it","n":1}"#, r#"{"log":"password=\"[PASSWORD_1] is it","n":1}"#),
         (r#"["password: 'hunter2Xyz9", "and more"]"#, r#"["password: '[PASSWORD_1]", "and more"]"#),
-        // Prose, and strings that go on on the next line.
+        // Prose, and strings that continue on the next line.
         ("password: \"Please choose one that", "password: \"Please choose one that"),
         ("the password: don't tell", "the password: don't tell"),
         ("password: 'tis the season", "password: 'tis the season"),
@@ -760,7 +760,7 @@ fn a_quote_that_is_not_closed_ends_with_the_word_or_the_string() {
 }
 
 #[test]
-fn json_stays_json_where_a_label_or_a_number_stands_in_a_string() {
+fn json_stays_json_if_a_label_or_a_number_is_in_a_string() {
     let guard = Guard::default();
     for (text, expected) in [
         (r#"{"label": "Password: "}"#, r#"{"label": "Password: "}"#),
@@ -806,7 +806,7 @@ fn the_name_of_a_json_value_is_a_hint_and_names_are_guarded_too() {
 }
 
 #[test]
-fn a_name_reaches_its_value_over_what_stands_between() {
+fn a_name_reaches_its_value_across_nesting() {
     let guard = Guard::default();
     for (value, expected) in [
         (json!({"password": {"value": "hunter22"}}), json!({"password": {"value": "[PASSWORD_1]"}})),
@@ -855,7 +855,7 @@ fn a_name_reaches_its_value_over_what_stands_between() {
     }
     const PUBLIC_KEY: &str =
         "AAAAB3NzaC1yc2EAAAADAQABAAABgQC7v5k0x9m1J8yqT3n2ZsW4uRkLdVbYhXcPfGjEoQaSiUwKzMtNpBrHgFe1D6";
-    // Forms and schemas that only speak of passwords.
+    // Forms and schemas that only mention passwords.
     for value in [
         json!({"properties": {"password": {"type": "string", "minLength": 8, "title": "the password"}}}),
         json!({"columns": ["token", "count"], "data": [["the", 512], ["of", 256]]}),
@@ -864,7 +864,7 @@ fn a_name_reaches_its_value_over_what_stands_between() {
         json!([["password", 512, null], ["dragon", 256, null]]),
         json!([[1, "password", "open"], [2, "invoices", "closed"]]),
         json!([["reset", "password", 12], ["buy", "basket", 9]]),
-        // A slash makes no media type.
+        // A slash alone does not make a media type.
         json!({"org/repo": {"data": PUBLIC_KEY}, "2026/01": {"value": [PUBLIC_KEY]}, "src/main.rs": PUBLIC_KEY}),
         json!({"[PASSWORD_9\u{200b}]": "hunter22"}),
         json!({"Authorization": "Digest username=\"Mufasa\", realm=\"x\""}),
@@ -890,7 +890,7 @@ fn a_list_of_lines_is_a_table_as_value_and_as_text() {
 }
 
 #[test]
-fn names_that_become_one_keep_their_values() {
+fn names_that_become_equal_keep_their_values() {
     let guard = Guard::new(Policy { numbered: false, ..Policy::default() }).unwrap();
     let many: serde_json::Map<_, _> = (0..30_000).map(|n| (format!("u{n}@example.com"), json!(n))).collect();
     let (out, _) = guard.json(Value::Object(many), &mut Numbering::alone());
@@ -904,7 +904,7 @@ fn names_that_become_one_keep_their_values() {
 }
 
 #[test]
-fn what_a_policy_lets_through_does_not_hide_what_stands_beside_it() {
+fn an_allowed_value_does_not_hide_its_neighbour() {
     let mut policy = Policy::default();
     policy.actions.insert(Kind::Password, Action::Allow);
     let guard = Guard::new(policy).unwrap();
@@ -920,7 +920,7 @@ fn what_a_policy_lets_through_does_not_hide_what_stands_beside_it() {
 }
 
 #[test]
-fn a_value_of_forged_placeholders_reads_the_same_the_second_time() {
+fn a_value_of_forged_placeholders_is_guarded_the_same_the_second_time() {
     let guard = Guard::default();
     let mut numbering = Numbering::alone();
     for forged in ["[PASSWORD_7] [EMAIL_8]", "[PASSWORD_7]", "[EMAIL_8], [EMAIL_9]"] {
@@ -928,7 +928,7 @@ fn a_value_of_forged_placeholders_reads_the_same_the_second_time() {
         assert_eq!((report.total(), report.forged > 0), (0, true), "{}", *once);
         assert_eq!(guard.json(once.get().clone(), &mut numbering).0, once);
     }
-    // What hides behind one is no placeholder.
+    // The text after one is not a placeholder.
     let (out, _) = guard.json(json!({"password": "[EMAIL_8]x9Kd82hfLq"}), &mut numbering);
     assert_eq!(*out, json!({"password": "[PASSWORD_1]"}));
 }
@@ -977,7 +977,7 @@ fn a_long_value_is_hidden_by_its_name() {
 }
 
 #[test]
-fn what_hides_a_value_does_not_hide_it_from_the_guard() {
+fn an_encoded_value_is_not_hidden_from_the_guard() {
     let guard = Guard::default();
     for hidden in [
         "alice%40example.com",
@@ -1008,9 +1008,9 @@ fn what_hides_a_value_does_not_hide_it_from_the_guard() {
     }
 }
 
-/// As logs in JSON and printed strings have them.
+/// As in JSON logs and printed strings.
 #[test]
-fn a_value_is_found_behind_an_escaped_line_feed() {
+fn a_value_is_found_after_an_escaped_line_feed() {
     let guard = Guard::default();
     for (value, shown) in [
         ("4111111111111111", "[CREDIT_CARD_1]"),
@@ -1025,7 +1025,7 @@ fn a_value_is_found_behind_an_escaped_line_feed() {
         for escape in ["\\n", "\\t", "\\r\\n", "\\\\n"] {
             let text = |value: &str| format!("{{\"text\": \"see{escape}{value}{escape}end\"}}\n");
             let (out, _) = guard.text(&text(value), &mut Numbering::alone());
-            // Of an address the escape's letter may be the first.
+            // The escape's letter may be the first of an address.
             let expected = text(shown);
             assert!(*out == expected || *out == expected.replacen("n[EMAIL", "[EMAIL", 1), "{}", *out);
         }
@@ -1035,7 +1035,7 @@ fn a_value_is_found_behind_an_escaped_line_feed() {
 }
 
 #[test]
-fn a_placeholder_that_was_not_handed_out_is_made_invalid() {
+fn a_placeholder_that_was_not_issued_is_made_invalid() {
     let guard = Guard::default();
     let mut numbering = Numbering::alone();
     let (out, report) = guard.text("[EMAIL_1] a@b.ie [EMAIL_1] [EMAIL_2] [X_1]", &mut numbering);
@@ -1074,7 +1074,7 @@ fn every_action_does_what_it_says() {
 }
 
 #[test]
-fn a_mask_shows_no_sign_of_a_secret() {
+fn a_mask_shows_no_character_of_a_secret() {
     let mut policy = Policy::default();
     policy.actions.values_mut().for_each(|known| *known = Action::Mask);
     let guard = Guard::new(policy).unwrap();
@@ -1087,7 +1087,7 @@ fn a_mask_shows_no_sign_of_a_secret() {
 }
 
 #[test]
-fn a_run_has_one_numbering_for_all_that_it_says() {
+fn a_run_has_one_numbering_for_all_its_output() {
     let mut run = OutcomeGuard::new(&Guard::default(), Numbering::alone(), OutputLimits::default());
     let mut out = Vec::new();
     out.extend(run.push(OutputChunk::Stdout("to alice@exam".to_owned())));
@@ -1124,7 +1124,7 @@ fn a_run_has_one_numbering_for_all_that_it_says() {
 }
 
 #[test]
-fn a_blocked_run_says_nothing() {
+fn a_blocked_run_shows_no_output() {
     let mut policy = Policy::default();
     policy.actions.insert(Kind::Email, Action::Block);
     let mut run =
@@ -1141,7 +1141,7 @@ fn a_blocked_run_says_nothing() {
 }
 
 #[test]
-fn the_text_in_a_picture_is_taken_out() {
+fn the_text_in_a_picture_is_removed() {
     use base64::Engine as _;
     let engine = base64::engine::general_purpose::STANDARD;
     let chunk =
@@ -1164,7 +1164,7 @@ fn the_text_in_a_picture_is_taken_out() {
     assert!(memchr::memmem::find(&out, b"alice").is_none());
 }
 
-/// The forms that reach back before the word they are told by, where there is nothing before.
+/// Tokens that are recognised after their beginning, with nothing before them.
 #[test]
 fn tokens_that_begin_before_a_word_are_looked_for_at_the_start_of_a_text() {
     let guard = Guard::default();
@@ -1177,9 +1177,9 @@ fn tokens_that_begin_before_a_word_are_looked_for_at_the_start_of_a_text() {
     }
 }
 
-/// A name may hold what a forged placeholder becomes; only in the value is that read as before.
+/// A name may contain the invalidated form of a forged placeholder; only in the value is it decoded.
 #[test]
-fn an_invisible_sign_in_a_name_moves_nothing_in_its_value() {
+fn an_invisible_character_in_a_name_shifts_nothing_in_its_value() {
     let guard = Guard::default();
     for (name, value) in [
         ("\u{200b}]".repeat(3) + "password", "hunter2!\u{200b}]"),
@@ -1190,7 +1190,7 @@ fn an_invisible_sign_in_a_name_moves_nothing_in_its_value() {
     }
 }
 
-/// Rows of numbers in the layouts of programs, 96,000 in all: at most one in ten thousand changes.
+/// Rows of numbers in the layouts of programs, 96,000 in total: at most one in ten thousand changes.
 #[test]
 fn random_rows_of_numbers_are_left_alone() {
     const BLOCK: usize = 400;

@@ -1,8 +1,8 @@
-//! How much of a labelled corpus the guard finds, and how much it touches that it should leave.
+//! How much of a labelled corpus the guard finds, and how often it replaces text that it should leave.
 //!
 //! The corpus is 2,058 texts from the test suites of public scanners (the source of each is in the file); values are
 //! re-randomised, none is known to be live. It is packed so that secret scanners stay quiet about this repository.
-//! Counted as in those suites: a value is found when nine tenths of it are covered, whatever the label.
+//! Counted as in those suites: a value is found if nine tenths of it are covered, whatever the label.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -15,13 +15,13 @@ use serde::Deserialize;
 struct Case {
     id: String,
     pos: bool,
-    /// Placeholder-shaped: to redact it is harmless.
+    /// Placeholder-shaped: redacting it is harmless.
     soft: bool,
     /// Labels that must not be found; `*` for all.
     neg_for: Vec<String>,
     text: String,
     spans: Vec<Span>,
-    /// Everything in it is annotated: any other finding is wrong.
+    /// Everything in it is annotated: any other finding is a false alarm.
     full: bool,
     note: String,
 }
@@ -47,7 +47,7 @@ fn unpacked<T: serde::de::DeserializeOwned>(packed: &str) -> Vec<T> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A line of a set in which `«` and `»` stand around what must be hidden, without these.
+/// A line of a set in which `«` and `»` enclose what must be hidden, without the marks.
 fn marked(line: &str) -> Option<(&str, String, Vec<String>)> {
     let mut parts = line.splitn(4, '\t');
     let (sign, marked) = (parts.next()?, parts.nth(2)?.replace('·', "").replace('⏎', "\n"));
@@ -71,7 +71,7 @@ pub(super) fn negatives() -> Vec<String> {
     cases.chain(fresh).chain(legitimate).chain(vendors).chain(phrasings).collect()
 }
 
-/// Texts of all sets, each with what must be gone from it.
+/// Texts of all sets, each with the values that must be hidden.
 pub(super) fn positives() -> Vec<(String, Vec<String>)> {
     let cases = cases().into_iter().filter(|case| case.pos).map(|case| {
         let values =
@@ -86,7 +86,7 @@ pub(super) fn positives() -> Vec<(String, Vec<String>)> {
     cases.chain(fresh).chain(phrasings).collect()
 }
 
-/// The group of a label, as the thresholds speak of them.
+/// The group of a label, as used by the thresholds.
 fn group(span: &Span) -> Option<&'static str> {
     match (span.entity.as_str(), span.tier.as_deref()) {
         ("EMAIL" | "PHONE" | "SSN" | "PPSN" | "CREDIT_CARD" | "IBAN" | "IP", _) => Some("personal"),
@@ -97,7 +97,7 @@ fn group(span: &Span) -> Option<&'static str> {
     }
 }
 
-/// The corpora count addresses of documentation and of private networks too.
+/// The corpora count documentation and private addresses too.
 fn every_address() -> Guard {
     Guard::new(Policy { every_address: true, ..Policy::default() }).unwrap()
 }
@@ -211,19 +211,19 @@ fn recall_and_false_positives_on_the_labelled_corpus() {
     assert!(wrong_full.is_empty());
 }
 
-/// A text of the set that was written before the rules for tables, by people who had not read the rules.
+/// A text of the set that was written before the rules for tables, by authors who had not read the rules.
 #[derive(Deserialize)]
 struct Fresh {
     pos: bool,
     kind: String,
     group: String,
     text: String,
-    /// What must be gone.
+    /// The values that must be hidden.
     values: Vec<String>,
 }
 
 #[test]
-fn what_a_head_says_is_found_in_every_layout_of_a_table() {
+fn values_under_a_head_are_found_in_every_layout_of_a_table() {
     const TABLES: [&str; 8] = ["pandas", "csv", "md", "html", "series", "psql", "mysql", "np"];
     let guard = Guard::default();
     let mut scores: BTreeMap<String, Score> = BTreeMap::new();
@@ -264,9 +264,9 @@ fn what_a_head_says_is_found_in_every_layout_of_a_table() {
     assert!(touched.len() * 200 <= negatives, "{touched:#?}");
 }
 
-/// Columns that only sound like personal ones, in the layouts of programs.
+/// Columns that only look like personal ones, in the layouts of programs.
 #[test]
-fn a_head_alone_makes_no_value_of_a_count_a_word_or_a_date() {
+fn a_head_alone_does_not_make_a_count_a_word_or_a_date_a_finding() {
     let guard = Guard::default();
     for text in [
         "year,mobile,fax\n2020,412331,12\n2021,1412331,15\n",
@@ -323,7 +323,7 @@ fn a_password_is_found_in_a_frame_of_any_shape() {
 
 /// One table in many layouts, in pieces of any size, with thousands of rows under one head.
 #[test]
-fn a_head_speaks_for_thousands_of_rows_that_come_in_pieces() {
+fn a_head_applies_to_thousands_of_rows_that_come_in_pieces() {
     let guard = Guard::default();
     let rows = 5_000;
     let (bsn, key) = (|at: usize| 100_000_000 + at * 7, |at: usize| format!("kQ9x{at:05}Lm2Tz8Rw"));
@@ -373,14 +373,14 @@ fn legitimate_regulatory_output_passes_untouched() {
         })
         .collect();
     assert!(touched.is_empty(), "{} lines touched: {touched:#?}", touched.len());
-    // As one text too: a line must not become a label for the next.
+    // Also as one text: a line must not become a label for the next.
     let checked = guard.check(corpus);
     let found: Vec<&str> = checked.findings.iter().map(|found| &corpus[found.start..found.end]).collect();
     assert_eq!(*checked.text, corpus, "{found:?}");
 }
 
-/// Tokens and identifiers in the forms that vendors and states publish, each in a line of its own, and ordinary lines
-/// that use the same words. Written before the rules were tuned by it, from what is published, not from the rules.
+/// Tokens and identifiers in the forms that vendors and states publish, each on a line of its own, and ordinary lines
+/// that use the same words. Written from the publications, before the rules were tuned with it.
 #[test]
 fn published_forms_are_found_and_ordinary_lines_are_left_alone() {
     let guard = Guard::default();
@@ -411,9 +411,9 @@ fn published_forms_are_found_and_ordinary_lines_are_left_alone() {
 }
 
 /// The second set: other providers, other languages, other carriers than the first, in three parts, each written before
-/// the rules were tuned by it. `«` and `»` stand around what must be hidden, `⏎` for the end of a line, `·` for nothing.
+/// the rules were tuned with it. `«` and `»` enclose what must be hidden, `⏎` is the end of a line, `·` is nothing.
 #[test]
-fn forms_and_phrasings_that_no_rule_was_made_from() {
+fn forms_and_phrasings_that_the_rules_were_not_written_from() {
     let guard = every_address();
     let mut scores: BTreeMap<&str, Score> = BTreeMap::new();
     let (mut missed, mut touched) = (Vec::new(), Vec::new());
@@ -455,9 +455,9 @@ fn forms_and_phrasings_that_no_rule_was_made_from() {
     assert!(scores["ordinary"].all >= 470 && scores["ordinary"].hit * 100 <= scores["ordinary"].all);
 }
 
-/// Whatever a skip lets go (but for a placeholder, which is a wall), a secret that merely begins, ends or stands like it is not let go.
+/// A secret that merely begins, ends or looks like something that is skipped is not skipped (except like a placeholder).
 #[test]
-fn what_looks_like_a_template_a_mask_or_a_placeholder_hides_no_secret() {
+fn a_secret_that_resembles_a_template_a_mask_or_a_placeholder_is_found() {
     let guard = Guard::default();
     let secret = "x9Kd82hfLqT4";
     let disguises = [
@@ -573,9 +573,9 @@ fn names_and_addresses_are_found_by_their_fields_once_a_policy_asks() {
     assert_eq!(*hidden, expected);
 }
 
-/// What legitimate text has beside numbers and names, beside ones that are none of it.
+/// The context of legitimate numbers and names, beside values that are not legitimate.
 #[test]
-fn what_excuses_a_number_or_a_value_does_not_excuse_its_likes() {
+fn an_excuse_does_not_excuse_similar_numbers_or_values() {
     let guard = Guard::default();
     for (text, shown) in [
         ("CARD ADDED 4242 4242 4242 4242", "CARD ADDED [CREDIT_CARD_1]"),

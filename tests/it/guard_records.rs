@@ -1,11 +1,11 @@
-//! Tables and records of programs of which no other test has the layout, with identifiers of many states: each value goes, and
-//! what only looks like one stays. Each text showed a kind that had been missed.
+//! Tables and records of programs whose layout no other test has, with identifiers of many states: each value is replaced, and
+//! lookalikes stay. Each text covers a kind that had been missed.
 
 use pathbox::guard::{Guard, Numbering};
 
-/// Texts, with what must be gone from each.
+/// Texts, with the values that must be replaced in each.
 const GONE: &[(&str, &[&str])] = &[
-    // Heads: identifiers that had none, in the languages of their states.
+    // Heads: identifiers without one so far, in the languages of their states.
     ("naam,rodné číslo,amount\nX,7103192745,12\nY,710319/2745,13\n", &["7103192745", "710319/2745"]),
     ("name  CNP            qty\nX     1630615123457  3\n", &["1630615123457"]),
     ("name  ЕГН         qty\nX     7523169263  3\n", &["7523169263"]),
@@ -46,14 +46,14 @@ const GONE: &[(&str, &[&str])] = &[
     ("[{\"oib\"=>\"33392005961\", \"n\"=>3}]\n", &["33392005961"]),
     ("oib = ['33392005961', '33392005962']\n", &["33392005961"]),
     ("pl.Series('ssn', ['219-09-9998', '219099998'], dtype=pl.String),\n", &["219-09-9998", "219099998"]),
-    // Heads with whose number it is, and what else it is, beside the word.
+    // Heads with the owner of the number, and other words beside it.
     ("Lp.;Nr PESEL pracownika;Tel. kom.\n1;44051401359;12/363 60 63\n", &["44051401359", "12/363 60 63"]),
     ("ref,national_id\n12,44051401359\n", &["44051401359"]),
     ("| Service | User | Pass |\n|---|---|---|\n| db | svc | tiger086 |\n", &["tiger086"]),
-    // SAS sets a blank line below the head; a wide gap stands before a number.
+    // SAS prints a blank line below the head; a wide gap comes before a number.
     ("Obs    SUBJID    SSN\n\n  3    8357      809-99-4055\n", &["809-99-4055"]),
     ("0      176.12.93.222\n", &["176.12.93.222"]),
-    // A neighbour says what it is.
+    // A neighbour names it.
     (
         "{\"identifier\": [{\"system\": \"http://fhir.nl/fhir/NamingSystem/bsn\", \"value\": \"111222333\"}]}",
         &["111222333"],
@@ -99,7 +99,7 @@ const GONE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What stands beside, or has another meaning.
+/// Neighbours, and words with another meaning.
 const KEPT: &[&str] = &[
     "run,rc,duration\n687937082,2,1416\n421234256,1,2919\n",
     "telemetry_events=499333594 mobile_sessions=575784328 tel_queue=0\n",
@@ -136,7 +136,7 @@ fn values_of_records_and_tables_of_other_programs_are_gone() {
 }
 
 #[test]
-fn what_stands_under_other_heads_stays() {
+fn values_under_other_heads_are_unchanged() {
     let guard = Guard::default();
     for text in KEPT {
         assert_eq!(guard.text(text, &mut Numbering::alone()).0.into_inner(), *text);

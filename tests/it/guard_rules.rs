@@ -43,7 +43,7 @@ fn no_rule_finds_anything_in_its_counter_examples() {
 }
 
 #[test]
-fn what_is_found_in_a_line_does_not_hang_on_the_lines_behind_it() {
+fn findings_in_a_line_do_not_depend_on_the_lines_after_it() {
     let guard = everything();
     let texts = [
         "auth=\n(\"user\", \"Xk39dlqPw0\")\n",
@@ -65,9 +65,9 @@ fn what_is_found_in_a_line_does_not_hang_on_the_lines_behind_it() {
     }
 }
 
-/// Lists that run over lines under a key that says nothing, with whatever letters, are closed again: the keys behind speak.
+/// Lists that span lines under a key without a meaning, in any letters, are closed again: the keys after them count.
 #[test]
-fn a_key_that_says_nothing_does_not_silence_the_next_ones() {
+fn a_key_without_a_meaning_does_not_hide_the_next_ones() {
     for key in ["colour", "préfix", "Straße", "a\u{fffd}b", "prénom"] {
         let text = format!(
             "{{'{key}': ['rot',\n     'grün'],\n 'dni': ['29208362H',\n         '51407992W'],\n 'x': [[1,\n  2], [3]],\n 'bsn': ['227819810',\n   '281341278']}}\n"

@@ -1,4 +1,4 @@
-//! Sealed tokens from the output that they stand in to whoever may open them, and everyone else.
+//! Sealed tokens from the output that contains them to the callers who may open them, and everyone else.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use crate::support::server::{Server, command};
 const VALUE: &str = "alice.smith@example.com";
 const MADE: &str = "a = 'alice.smith' + chr(64) + 'example.com'\n";
 
-/// A data directory with a policy that seals addresses, and a command that works by it.
+/// A data directory with a policy that seals addresses, and a command that uses it.
 fn sealing(data: &Path) -> std::process::Command {
     let policy = data.join("policy.toml");
     std::fs::write(&policy, "version = \"sealed-1\"\n[kinds]\nEMAIL = \"tokenize\"\n").unwrap();
@@ -79,7 +79,7 @@ fn a_token_is_opened_only_for_a_caller_with_the_scope_and_each_request_is_record
         assert!(!refused.text().contains("alice"));
     }
 
-    // Over a restart it is the same token, and still opens.
+    // After a restart it is the same token, and can still be opened.
     drop(server);
     let server = HttpServer::start_with(&mut sealing(data.path()));
     assert_eq!(print(&server, &runs, "c", "print(a)"), token);
@@ -130,9 +130,9 @@ fn forged_and_foreign_tokens_do_not_open() {
         let out = print(&server, &ours, "c", &format!("print({pasted:?})"));
         assert_eq!(out, format!("{}\u{200b}]", &pasted[..pasted.len() - 1]), "it is marked as none");
     }
-    // Its own token stays what it is: it represents the same value.
+    // Its own token is unchanged: it represents the same value.
     assert_eq!(print(&server, &ours, "c", &format!("print({own:?})")), own);
-    // What is hidden behind the mark of a token is looked at all the same.
+    // Text after the prefix of a token is scanned all the same.
     for hidden in ["[EMAIL~' + a + ']", "[EMAIL~"] {
         let out = print(&server, &ours, "c", &format!("print('{hidden}', a)"));
         assert!(out.contains(&own), "{out}");
@@ -200,7 +200,7 @@ fn a_server_whose_policy_asks_for_tokens_that_other_replicas_could_not_open_does
 }
 
 #[test]
-fn guarding_twice_is_guarding_once_with_tokens_and_however_the_text_is_cut() {
+fn guarding_is_idempotent_with_tokens_and_however_the_text_is_cut() {
     let mut policy = Policy::default();
     for kind in [Kind::Email, Kind::CreditCard, Kind::Iban, Kind::Phone] {
         policy.actions.insert(kind, Action::Tokenize);

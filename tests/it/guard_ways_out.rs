@@ -1,8 +1,8 @@
 //! Each way out of the program, tried with a value that must not leave: through a process on standard input and output,
 //! through HTTP, through the command line.
 //!
-//! Every row is played twice. With the guard switched off the value has to come out, or the row proves nothing; with the
-//! guard on it must not, while its placeholder shows that it was on its way. Rows that no policy switches off say so.
+//! Every row is run twice. With the guard switched off the value must come out, or the row proves nothing; with the
+//! guard on it must not, while its placeholder shows that it was on its way. Rows that no policy can switch off say so.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,25 +15,25 @@ use crate::support::fault_server::{API_KEY, FaultServer, Reply as Fault};
 use crate::support::http::HttpServer;
 use crate::support::server::{Server, command};
 
-/// What must not leave. Programs put it together, so that their text does not hold it.
+/// The value that must not leave. Programs assemble it, so that their text does not contain it.
 const CANARY: &str = "canary.bird@example.com";
 /// The same, for the head of a Python program.
 const MADE: &str = "c = 'canary.bird' + chr(64) + 'example.com'\n";
 
-/// What a way out has to show when the guard is on.
+/// The required output of a way out when the guard is on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Shows {
     /// The placeholder. Off, the value itself.
     Placeholder,
-    /// The placeholder in both cases: these are the program's own words, which no policy lets a value into.
+    /// The placeholder in both cases: these are the program's own messages, which never contain values.
     Always,
-    /// Nothing: the part that held it is taken out or withheld. Off, the value itself.
+    /// Nothing: the part that contained it is removed or withheld. Off, the value itself.
     Nothing,
-    /// Nothing in either case: the way is closed to values.
+    /// Nothing in either case: values cannot get there.
     Closed,
 }
 
-/// Whether the canary is in a text, or in what base64 in it represents.
+/// Whether the canary is in a text, or in base64 in it.
 fn holds(text: &str) -> bool {
     let decoded = |run: &str| STANDARD.decode(run).is_ok_and(|bytes| holds(&String::from_utf8_lossy(&bytes)));
     let run = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '='));
@@ -78,12 +78,12 @@ const PNG: &str = "(lambda z, k: b'\\x89PNG\\r\\n\\x1a\\n' + k(b'IHDR', (1).to_b
                    (__import__('zlib'), lambda n, d: len(d).to_bytes(4, 'big') + n + d + __import__('zlib').crc32(n + d).to_bytes(4, 'big'))";
 /// A JPEG with a comment.
 const JPEG: &str = "(b'\\xff\\xd8\\xff\\xfe' + (2 + len(c)).to_bytes(2, 'big') + c.encode() + b'\\xff\\xda\\x00\\x02\\x00\\xff\\xd9')";
-/// A PDF that says it in plain bytes.
+/// A PDF with the value in plain bytes.
 const PDF: &str = "(b'%PDF-1.4\\n%\\xb5\\xb5\\n1 0 obj (' + c.encode() + b') endobj\\n%%EOF')";
 
 type Push = fn(&mut Server) -> String;
 
-/// Ways out of a process on standard input and output: what is pushed out comes back as the text of the answer.
+/// Ways out of a process on standard input and output: everything that is sent out is returned as the text of the answer.
 const STDIO: &[(&str, Shows, Push)] = &[
     ("standard output", Shows::Placeholder, |s| python(s, "print(c)").to_string()),
     ("standard error", Shows::Placeholder, |s| {
@@ -249,7 +249,7 @@ fn no_way_out_of_a_process_on_standard_io_shows_the_value() {
     for (way, shows, push) in STDIO {
         judge(way, *shows, &push(&mut off), &push(&mut on));
     }
-    // What is kept for audit and replay has passed the guard too: the database and the kept outputs as they lie there.
+    // Data that is kept for audit and replay has passed the guard too: the database and the kept outputs on disk.
     drop((off, on));
     let kept = |data: &Path| {
         let mut found = false;
@@ -266,7 +266,7 @@ fn no_way_out_of_a_process_on_standard_io_shows_the_value() {
     assert_eq!((kept(off_data.path()), kept(on_data.path())), (true, false), "what is kept");
 }
 
-/// Forms of a result, by the method or media type under which a value shows itself.
+/// Formats of a result, by the method or media type that shows the value.
 const FORMS: &[(&str, Shows, &str)] = &[
     ("text/plain", Shows::Placeholder, "c"),
     ("text/html", Shows::Placeholder, "'<td title=\"' + c + '\">'"),
@@ -381,7 +381,7 @@ fn no_way_out_over_http_shows_the_value() {
     }
 }
 
-/// What `pathbox run` writes, and what it keeps about a run.
+/// The output of `pathbox run`, and what it keeps about a run.
 #[test]
 fn no_way_out_of_the_command_line_shows_the_value() {
     let play = |command: &dyn Fn() -> std::process::Command| -> Vec<String> {
@@ -426,7 +426,7 @@ fn the_purpose_of_a_run_is_kept_guarded() {
     judge("purpose", Shows::Placeholder, &off, &on);
 }
 
-/// A provider's words may quote a sandbox: they go to the log, to the command line and into records.
+/// A provider's message may quote a sandbox: it goes to the log, to the command line and into records.
 #[test]
 fn a_providers_messages_are_guarded_in_logs_errors_and_records() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

@@ -34,7 +34,7 @@ fn each_package_installs_and_starts() {
 
 #[test]
 #[ignore = "needs the agent frameworks: scripts/test installs them"]
-fn each_example_runs_as_it_stands() {
+fn each_example_runs_unchanged() {
     let said = ok(Command::new("python3").args(["tests/journeys/examples.py", PROGRAM]));
     let examples = ["langchain", "openai", "pydantic_ai", "llama_index", "ai-sdk", "curl", "router"];
     for name in examples {

@@ -57,7 +57,7 @@ async fn a_failure_is_an_error_with_the_status() {
 }
 
 #[tokio::test]
-async fn what_ends_a_script_ends_the_cell_and_not_the_shell() {
+async fn ending_a_script_ends_the_cell_and_not_the_shell() {
     let bench = Bench::new().await;
     bench.bash("X=5; cd /tmp").await;
     for (code, status) in [
@@ -156,7 +156,7 @@ async fn env_vars_are_data_and_for_one_execution() {
 }
 
 #[tokio::test]
-async fn what_a_cell_does_to_descriptors_and_builtins_ends_with_it_or_with_the_shell() {
+async fn changes_to_descriptors_and_builtins_end_with_the_cell_or_the_shell() {
     let bench = Bench::new().await;
     assert_eq!(bench.bash("exec 3<&- 8>&-; echo closed").await.output(), "closed\n");
     assert_eq!(bench.bash("printf() { :; }; read() { :; }; eval() { :; }; echo ok").await.output(), "ok\n");

@@ -50,7 +50,7 @@ async fn variables_outlive_whatever_kills_the_interpreter() {
 }
 
 #[tokio::test]
-async fn a_deaf_cell_is_killed_and_the_next_hears_of_it() {
+async fn a_cell_that_ignores_interrupts_is_killed_and_the_next_is_informed() {
     let bench = Bench::new().await;
     bench.python("kept = 1").await;
     for deaf in [
@@ -87,7 +87,7 @@ async fn the_cell_runs_in_the_interpreter_itself() {
 }
 
 #[tokio::test]
-async fn a_copy_is_also_had_where_only_an_ordinary_fork_is() {
+async fn a_checkpoint_works_where_only_an_ordinary_fork_exists() {
     let bench = Bench::new().await;
     let parts = "sys.modules['pathbox_driver'].checkpoint.take.__globals__";
     let told = bench.python(&format!("import os, sys; kept = 1; callable({parts}['fork_sibling'])")).await;
@@ -107,7 +107,7 @@ async fn a_copy_is_also_had_where_only_an_ordinary_fork_is() {
 
 /// A copy that takes over is a whole process: it makes threads, signals them, forks and is forked.
 #[tokio::test]
-async fn who_goes_on_is_a_process_like_any_other() {
+async fn a_restored_interpreter_is_a_process_like_any_other() {
     let bench = Bench::new().await;
     bench.python("import os, random, signal, subprocess, threading, time; kept = 1").await;
     for _ in 0..2 {
@@ -138,7 +138,7 @@ async fn an_interrupt_reaches_the_interpreter_that_goes_on() {
 }
 
 #[tokio::test]
-async fn where_a_copy_would_not_be_whole_there_is_none() {
+async fn no_checkpoint_is_made_where_it_would_be_incomplete() {
     for (unsafe_cell, deadly) in [
         (
             "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
@@ -260,7 +260,7 @@ async fn leftover_input_and_output_of_a_dead_interpreter_is_discarded() {
 }
 
 #[tokio::test]
-async fn a_fork_in_a_cell_is_no_copy_and_a_flood_is_cut_off() {
+async fn a_fork_in_a_cell_is_not_a_checkpoint_and_a_flood_is_cut_off() {
     let bench = Bench::new().await;
     bench.python("import os; kept = 1").await;
     let flood = "if os.fork() == 0:\n    os.setsid()\n    while True: os.write(1, b'x' * 65536)\nos._exit(1)";

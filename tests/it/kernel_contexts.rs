@@ -43,7 +43,7 @@ async fn executions_of_one_context_run_in_their_order_of_arrival() {
 }
 
 #[tokio::test]
-async fn who_leaves_interrupts_and_the_variables_stay() {
+async fn a_caller_that_leaves_interrupts_the_cell_and_the_variables_stay() {
     let bench = Bench::new().await;
     bench.python("kept = 'kept'").await;
     for busy in [
@@ -63,7 +63,7 @@ async fn who_leaves_interrupts_and_the_variables_stay() {
 }
 
 #[tokio::test]
-async fn who_is_deaf_to_interrupts_is_killed_and_replaced() {
+async fn an_interpreter_that_ignores_interrupts_is_killed_and_replaced() {
     let change = |options| Options { checkpoint_bytes: 0, ..options };
     let bench = Bench::with(Search::default(), SandboxLimits::default(), change).await;
     for deaf in [
@@ -85,7 +85,7 @@ async fn who_is_deaf_to_interrupts_is_killed_and_replaced() {
 }
 
 #[tokio::test]
-async fn who_leaves_the_queue_is_never_run() {
+async fn a_cell_that_leaves_the_queue_is_never_run() {
     let bench = Bench::new().await;
     let first = start(&bench.kernels, "import time; time.sleep(0.5); 'first'", "python");
     let second = start(&bench.kernels, "open('ran', 'w')", "python");
@@ -165,7 +165,7 @@ async fn an_interpreter_that_dies_between_executions_is_replaced() {
 }
 
 #[tokio::test]
-async fn requests_are_refused_in_e2bs_words() {
+async fn requests_are_refused_with_e2bs_messages() {
     let bench = Bench::new().await;
     let refused = |request| bench.kernels.execute(request).map(|_| ()).unwrap_err();
     let both = ExecuteRequest { language: Some("python".into()), ..ExecuteRequest::in_context("1", "x") };

@@ -341,7 +341,7 @@ async fn a_dead_interpreter_is_reported_and_replaced() {
 }
 
 #[tokio::test]
-async fn a_fork_that_comes_back_says_nothing() {
+async fn a_fork_that_returns_reports_nothing() {
     let bench = Bench::new().await;
     let told = bench.python("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('once' if pid else 'child')\npid > 0").await;
     assert_eq!((&*told.stdout, told.value()), ("child\nonce\n", "True"));

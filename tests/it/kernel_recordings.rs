@@ -233,7 +233,7 @@ fn apply(
 
 #[tokio::test]
 #[ignore = "needs node, pandas and matplotlib: scripts/test installs them"]
-async fn the_answers_are_the_recorded_ones_but_for_stated_differences() {
+async fn the_answers_equal_the_recordings_except_for_stated_differences() {
     let science = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/test-env/science/bin/python");
     let mut stated = stated();
     let mut wrong = Vec::new();

@@ -15,7 +15,7 @@ fn call(server: &mut Server, code: &str, language: &str) -> Value {
 }
 
 #[test]
-fn a_missing_interpreter_is_said_once_with_the_package_that_brings_it() {
+fn a_missing_interpreter_is_reported_once_with_its_package() {
     let data = tempfile::tempdir().unwrap();
     let log = tempfile::NamedTempFile::new().unwrap();
     let mut command = command(data.path());
@@ -99,7 +99,7 @@ async fn several_languages_share_a_sandbox_and_each_has_its_own_variables() {
 
 #[tokio::test]
 #[ignore = "needs node: scripts/test installs it"]
-async fn asking_for_input_says_why_there_is_none() {
+async fn reading_input_fails_with_the_reason() {
     let bench = Bench::new().await;
     let told = bench.python("name = input('name? ')").await;
     let error = told.error();

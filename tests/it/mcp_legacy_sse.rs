@@ -120,7 +120,7 @@ fn closing_the_stream_ends_the_session_and_cancels_its_calls() {
 }
 
 #[test]
-fn behind_a_base_path_the_endpoint_has_it_and_the_door_can_be_shut() {
+fn under_a_base_path_the_endpoint_has_it_and_the_transport_can_be_disabled() {
     let data = tempfile::tempdir().unwrap();
     let server = HttpServer::start_with(command(data.path()).env("PATHBOX_HTTP_BASE_PATH", "/box"));
     let mut client = Client::open(&server, "/box/sse");

@@ -293,7 +293,7 @@ fn a_call_that_waits_for_its_context_is_handed_over_as_queued() {
 
 /// The second caller under a key has the first one's run to follow, on whatever replica and however long that lasts.
 #[test]
-fn who_repeats_a_call_that_still_runs_is_handed_the_same_run() {
+fn a_repeated_call_gets_the_run_that_is_still_in_progress() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start(data.path());
     let endless = json!({

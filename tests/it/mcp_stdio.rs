@@ -269,7 +269,7 @@ fn a_run_that_kills_its_interpreter_is_distinguished_from_one_that_lost_the_vari
 }
 
 #[test]
-fn a_deaf_run_is_ended_at_its_timeout_and_the_variables_are_those_of_before() {
+fn a_run_that_ignores_interrupts_is_killed_at_its_timeout_and_earlier_variables_remain() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start(data.path());
     server.python("x = 1");

@@ -353,7 +353,7 @@ fn a_slow_reader_blocks_no_other_request_of_its_session() {
 }
 
 #[test]
-fn an_event_of_another_replica_or_of_before_a_restart_resumes_nothing() {
+fn an_event_of_another_replica_or_from_before_a_restart_resumes_nothing() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let keys = "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     let start = |data: &tempfile::TempDir| {

@@ -140,7 +140,7 @@ fn a_picture_is_an_image_block_a_link_and_a_result_of_its_own() {
 }
 
 #[test]
-fn a_client_that_cannot_bear_a_link_reads_it_as_text() {
+fn a_client_without_support_for_links_gets_text() {
     let data = tempfile::tempdir().unwrap();
     for (version, client, takes_links) in [
         ("2025-11-25", "test", true),

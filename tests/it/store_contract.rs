@@ -21,7 +21,7 @@ use crate::support::runs::{
 
 on_every_store! {
     a_new_key_is_created_once_and_then_reused,
-    a_creator_that_was_too_slow_is_told_and_its_sandbox_dies,
+    a_creator_that_was_too_slow_learns_it_and_its_sandbox_is_killed,
     tokens_come_back_to_runs_and_never_to_lists,
     the_same_key_and_arguments_replay_the_record,
     runs_wait_in_order_of_arrival,
@@ -35,11 +35,11 @@ on_every_store! {
     a_context_that_served_its_number_is_rotated,
     a_lost_context_is_replaced_for_the_run_that_lost_it,
     limits_name_their_holders_and_free_again,
-    what_has_expired_does_not_count_against_a_limit,
+    expired_contexts_do_not_count_against_a_limit,
     a_tenants_limits_can_be_set,
     a_refused_ask_leaves_no_row_and_may_come_again,
     a_run_that_never_started_leaves_its_key_free,
-    a_wish_to_stop_a_run_is_found_by_whoever_has_it,
+    a_request_to_stop_a_run_reaches_the_process_that_has_it,
     a_claim_that_is_abandoned_is_the_next_ones_at_once,
     a_run_cut_off_in_the_middle_is_not_repeated,
     keys_expire_and_belong_to_a_tenant,
@@ -51,9 +51,9 @@ on_every_store! {
     only_tags_without_a_live_row_are_unowned,
     paths_are_registered_and_changed_by_version,
     closing_a_path_ends_its_context_and_no_other,
-    a_path_change_that_cannot_be_says_why,
+    an_impossible_path_change_gives_the_reason,
     placeholders_keep_their_number,
-    who_opened_a_token_is_kept_and_each_asking_once,
+    every_opening_of_a_token_is_recorded_once_with_its_caller,
     an_api_key_is_kept_without_its_text_and_can_be_revoked,
     one_tenant_never_sees_anothers_rows,
     equal_names_of_two_owners_are_two_things,
@@ -64,7 +64,7 @@ on_every_store! {
     a_dead_replicas_work_is_interrupted_and_free,
     any_text_and_large_results_are_kept_as_they_were,
     tokens_that_do_not_open_mean_lost,
-    the_view_tells_what_is_expired,
+    the_view_shows_what_is_expired,
 }
 
 fn limits() -> ContextLimits {
@@ -99,7 +99,7 @@ async fn a_new_key_is_created_once_and_then_reused(world: World) {
     assert_eq!((reused.execution_count, reused.total_execution_ms), (1, 12));
 }
 
-async fn a_creator_that_was_too_slow_is_told_and_its_sandbox_dies(world: World) {
+async fn a_creator_that_was_too_slow_learns_it_and_its_sandbox_is_killed(world: World) {
     let store = world.store().await;
     let key = key("acme", "c1", "main");
     let slow = ask(&key);
@@ -460,7 +460,7 @@ async fn limits_name_their_holders_and_free_again(world: World) {
     claim(store.acquire(&eleventh, &limits()).await.unwrap());
 }
 
-async fn what_has_expired_does_not_count_against_a_limit(world: World) {
+async fn expired_contexts_do_not_count_against_a_limit(world: World) {
     let store = world.store().await;
     let limits = ContextLimits { per_tenant: 2, ..limits() };
     let (one, two) = (key("acme", "c1", "a"), key("acme", "c1", "b"));
@@ -535,7 +535,7 @@ async fn a_run_that_never_started_leaves_its_key_free(world: World) {
     assert_eq!((left.status, left.started_at), (ExecutionStatus::Interrupted, None));
 }
 
-async fn a_wish_to_stop_a_run_is_found_by_whoever_has_it(world: World) {
+async fn a_request_to_stop_a_run_reaches_the_process_that_has_it(world: World) {
     let store = world.store().await;
     let key = key("acme", "c1", "main");
     let context = first_run(&store, &key, &limits()).await;
@@ -819,7 +819,7 @@ async fn closing_a_path_ends_its_context_and_no_other(world: World) {
     claim(store.acquire(&ask(&key("acme", "c2", "deleted")), &limits()).await.unwrap());
 }
 
-async fn a_path_change_that_cannot_be_says_why(world: World) {
+async fn an_impossible_path_change_gives_the_reason(world: World) {
     let store = world.store().await;
     change(&store, "main", &register(None, None), None).await.unwrap();
     change(&store, "old", &register(None, None), None).await.unwrap();
@@ -1162,7 +1162,7 @@ async fn tokens_that_do_not_open_mean_lost(world: World) {
     assert_eq!(left.host_key, None);
 }
 
-async fn the_view_tells_what_is_expired(world: World) {
+async fn the_view_shows_what_is_expired(world: World) {
     let store = world.store().await;
     let key = key("acme", "c1", "main");
     first_run(&store, &key, &limits()).await;
@@ -1208,7 +1208,7 @@ async fn an_api_key_is_kept_without_its_text_and_can_be_revoked(world: World) {
     assert!(!store.revoke_api_key("000000000000").await.unwrap());
 }
 
-async fn who_opened_a_token_is_kept_and_each_asking_once(world: World) {
+async fn every_opening_of_a_token_is_recorded_once_with_its_caller(world: World) {
     let store = world.store().await;
     let reveal = |id: &str, tenant: &str, kind: Option<&str>| NewReveal {
         id: id.to_owned(),

@@ -17,11 +17,11 @@ on_every_store! {
     each_end_of_a_run_is_an_entry_of_its_tenants_chain,
     a_run_that_was_given_up_and_ended_well_has_two_entries,
     records_at_the_same_time_make_one_chain,
-    what_was_changed_is_found_with_its_place,
-    what_has_ended_stays_as_it_is,
-    what_retention_leaves_still_verifies,
+    a_changed_record_is_found_with_its_place,
+    an_ended_run_is_immutable,
+    the_chain_still_verifies_after_retention,
     use_counts_by_tenant_conversation_path_and_day,
-    a_quota_of_runs_is_what_it_says,
+    a_quota_of_runs_is_enforced_exactly,
     a_quota_of_sandbox_seconds_reserves_what_a_sandbox_may_take,
     a_quota_of_money_follows_the_price_table,
     a_tenants_own_quota_comes_first,
@@ -145,7 +145,7 @@ async fn tamper(world: &World, sql: &str) {
     world.sql(&format!("{guards}{sql}")).await.unwrap();
 }
 
-async fn what_was_changed_is_found_with_its_place(world: World) {
+async fn a_changed_record_is_found_with_its_place(world: World) {
     let store = world.store().await;
     for _ in 0..5 {
         run(&store, "acme", "main").await;
@@ -194,7 +194,7 @@ async fn what_was_changed_is_found_with_its_place(world: World) {
     assert_eq!(found.iter().filter(|(_, what)| what.contains("has no entry")).count(), 2, "{found:?}");
 }
 
-async fn what_has_ended_stays_as_it_is(world: World) {
+async fn an_ended_run_is_immutable(world: World) {
     let store = world.store().await;
     run(&store, "acme", "main").await;
     for sql in [
@@ -222,7 +222,7 @@ async fn what_has_ended_stays_as_it_is(world: World) {
     assert_eq!(faults(&store).await, []);
 }
 
-async fn what_retention_leaves_still_verifies(world: World) {
+async fn the_chain_still_verifies_after_retention(world: World) {
     let store = world.store().await;
     for _ in 0..3 {
         run(&store, "acme", "main").await;
@@ -277,7 +277,7 @@ async fn use_counts_by_tenant_conversation_path_and_day(world: World) {
     assert_eq!(store.usage(&nobody).await.unwrap(), []);
 }
 
-async fn a_quota_of_runs_is_what_it_says(world: World) {
+async fn a_quota_of_runs_is_enforced_exactly(world: World) {
     let store = world.store().await;
     let quota = Quota { executions: Some(2), period: Period::Day, ..Quota::default() };
     let limits = ContextLimits { quota, ..limits() };

@@ -11,7 +11,7 @@ use crate::support::runs::key;
 
 on_every_store! {
     the_first_list_of_a_servers_tools_stays_until_it_is_replaced,
-    of_two_replicas_that_list_at_once_one_list_stands,
+    of_two_replicas_that_list_at_once_one_list_wins,
     a_permit_is_for_one_person_in_one_conversation_and_one_definition,
     a_refresh_token_has_a_table_of_its_own_to_which_an_older_program_writes_as_well,
 }
@@ -52,7 +52,7 @@ async fn a_refresh_token_has_a_table_of_its_own_to_which_an_older_program_writes
     }
 }
 
-async fn of_two_replicas_that_list_at_once_one_list_stands(world: World) {
+async fn of_two_replicas_that_list_at_once_one_list_wins(world: World) {
     let (one, other) = (world.store().await, world.store().await);
     for n in 0..20 {
         let server = format!("kit{n}");

@@ -590,7 +590,7 @@ fn nothing_goes_out_when_export_is_switched_off() {
 }
 
 #[test]
-fn a_bad_collector_stops_the_start_and_config_and_doctor_tell_of_a_good_one() {
+fn a_bad_collector_stops_the_start_and_config_and_doctor_show_a_good_one() {
     let data = tempfile::tempdir().unwrap();
     let output = command(data.path())
         .arg("serve")

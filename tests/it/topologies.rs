@@ -429,7 +429,7 @@ fn signal_to(pid: u32, signal: &str) -> bool {
 }
 
 #[test]
-fn keys_that_cannot_be_used_stop_the_start_with_words() {
+fn unusable_keys_stop_the_start_with_a_message() {
     let data = tempfile::tempdir().unwrap();
     for (keys, problem) in [
         ("1:AAAA", "entry 1 is not 32 bytes long"),

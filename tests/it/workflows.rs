@@ -146,7 +146,7 @@ async fn events_are_numbered_and_a_lost_lease_writes_nothing(world: World) {
     assert_eq!(a.workflow_events(Uuid::from_u128(1), 0, 10).await.unwrap(), []);
 }
 
-async fn what_is_written_of_a_workflow_stays_as_it_is(world: World) {
+async fn the_record_of_a_workflow_is_immutable(world: World) {
     let store = world.store().await;
     store.create_workflow(&new(1, Some("k"), "x")).await.unwrap();
     store.claim_workflows("a", LEASE, 8).await.unwrap();
@@ -227,7 +227,7 @@ async fn results_are_kept_for_one_tenant_up_to_a_size_and_an_age(world: World) {
     assert_eq!(store.clear_cache(&bolt).await.unwrap(), 0);
 }
 
-async fn of_many_that_claim_at_once_each_workflow_has_one(world: World) {
+async fn concurrent_claims_give_each_workflow_one_owner(world: World) {
     let store = world.store().await;
     for id in 1..=12 {
         store.create_workflow(&new(id, None, "x")).await.unwrap();
@@ -252,8 +252,8 @@ on_every_store! {
     a_workflow_is_made_once_a_key_and_counted,
     events_are_numbered_and_a_lost_lease_writes_nothing,
     an_erasure_takes_workflows_with_all_that_they_hold,
-    of_many_that_claim_at_once_each_workflow_has_one,
-    what_is_written_of_a_workflow_stays_as_it_is,
+    concurrent_claims_give_each_workflow_one_owner,
+    the_record_of_a_workflow_is_immutable,
     results_are_kept_for_one_tenant_up_to_a_size_and_an_age,
 }
 
@@ -354,7 +354,7 @@ fn results_go_from_task_to_task_as_data() {
 }
 
 #[test]
-fn a_plan_that_does_not_hold_is_refused_by_the_name_of_its_task() {
+fn an_invalid_plan_is_refused_by_the_name_of_its_task() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start_with(on(&mut command(data.path())).arg("serve"));
     for (tasks, said) in [

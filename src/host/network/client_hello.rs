@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_with_an_encrypted_greeting_beside_it_is_none() {
+    async fn a_name_beside_an_encrypted_client_hello_is_ignored() {
         let hidden = [&ENCRYPTED_HELLO[..], &vector(2, &[0; 200])].concat();
         for extensions in
             [[name_extension("front.test"), hidden.clone()], [hidden, name_extension("front.test")]]
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_follows_a_greeting_in_its_record() {
+    async fn nothing_follows_a_client_hello_in_its_record() {
         let message = hello(&name_extension("a.test"));
         let two = [&message[..], &hello(&name_extension("b.test"))].concat();
         for message in [two, [&message[..], &[0]].concat()] {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_endless_greeting_is_none() {
+    async fn an_endless_client_hello_is_rejected() {
         let message = [&[1, 0, 255, 255][..], &[0; 70_000]].concat();
         assert!(read_all(&records(&message, 16_000)).await.is_err());
     }

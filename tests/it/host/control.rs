@@ -102,7 +102,7 @@ async fn the_older_create_is_short_lived_and_open_unless_asked() {
 }
 
 #[tokio::test]
-async fn a_create_that_cannot_be_kept_is_refused_in_words() {
+async fn a_create_with_invalid_settings_is_refused_with_a_message() {
     let host = TestHost::start().await;
     for (body, status, word) in [
         (json!({}), 400, "templateID"),

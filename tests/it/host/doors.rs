@@ -55,7 +55,7 @@ async fn a_sandbox_reports_its_environment_and_its_usage() {
 }
 
 #[tokio::test]
-async fn a_port_that_nothing_serves_says_so_in_the_words_that_clients_look_for() {
+async fn a_port_that_nothing_serves_is_reported_in_the_words_that_clients_look_for() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     let (status, body) = answer(host.to(&sandbox, 8000, Method::GET, "/")).await;
@@ -152,7 +152,7 @@ async fn garbage_on_the_socket_does_no_harm() {
 }
 
 #[tokio::test]
-async fn an_address_that_others_can_reach_needs_a_word() {
+async fn a_listen_address_beyond_loopback_must_be_allowed() {
     use pathbox::host::{HostError, Options, serve};
     let options = Options { listen: ([0, 0, 0, 0], 0).into(), ..Options::default() };
     let refused = serve(options, Default::default()).await.err();
@@ -223,7 +223,7 @@ async fn a_slow_or_silent_client_is_disconnected() {
 }
 
 #[tokio::test]
-async fn connections_that_say_nothing_make_room_and_those_that_wait_for_an_answer_stay() {
+async fn silent_connections_make_room_and_those_that_wait_for_an_answer_stay() {
     let host = TestHost::with(|options| options.max_connections = 8).await;
     let sandbox = host.create().await;
     host.run(&sandbox, "mkfifo gate").await;

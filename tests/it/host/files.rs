@@ -68,7 +68,7 @@ async fn bytes_come_back_as_they_were_in_every_form_of_upload() {
 }
 
 #[tokio::test]
-async fn uploads_that_cannot_be_are_refused_and_say_why() {
+async fn impossible_uploads_are_refused_with_the_reason() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     for (path, status) in [("/etc/passwd", 403), ("/home/user", 400), ("/proc/1/mem", 404)] {

@@ -21,7 +21,7 @@ async fn python(host: &TestHost, sandbox: &TestSandbox, code: &str) -> String {
 
 /// What is kept until a result comes that never does: a byte of text between marks, and one before a message full of them.
 #[tokio::test]
-async fn marks_between_scraps_of_text_do_not_grow_the_host() {
+async fn marks_between_pieces_of_text_do_not_grow_the_host() {
     let host = HostProcess::start(&["--set", "host.pool=0"]);
     let (status, sandbox) = host.create().await;
     assert_eq!(status, 201, "{sandbox}");

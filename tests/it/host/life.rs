@@ -55,7 +55,7 @@ async fn a_ready_sandbox_is_given_away_once_and_replaced() {
 }
 
 #[tokio::test]
-async fn the_logs_of_a_sandbox_tell_its_life_and_nothing_that_its_programs_say() {
+async fn the_logs_of_a_sandbox_show_its_lifecycle_and_no_output_of_its_programs() {
     let host = TestHost::start().await;
     let sandbox = host.create_as(json!({"envVars": {"SECRET": "s3cret"}})).await;
     let path = |what: &str| format!("/sandboxes/{}/{what}", sandbox.id);
@@ -116,7 +116,7 @@ async fn the_logs_of_a_sandbox_tell_its_life_and_nothing_that_its_programs_say()
 }
 
 #[tokio::test]
-async fn a_paused_sandbox_stands_still_and_goes_on_where_it_stood() {
+async fn a_paused_sandbox_stops_and_continues_where_it_was() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     let start = json!({"process": {"cmd": "/bin/bash", "args": ["-c",

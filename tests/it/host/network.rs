@@ -255,7 +255,7 @@ async fn the_machine_s_own_addresses_are_reached_only_when_named_one_by_one() {
 
 /// DNS rebinding: what was judged is what is connected to, and no one asks twice.
 #[tokio::test]
-async fn a_name_that_changes_its_mind_leads_nowhere_else() {
+async fn a_name_that_resolves_differently_later_leads_nowhere_else() {
     let (port, _) = web();
     // Another address of this machine at the same port, which the list does not name.
     let trap = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), port)).unwrap();

@@ -79,7 +79,7 @@ async fn a_program_that_cannot_start_ends_the_stream_with_the_reason() {
 }
 
 #[tokio::test]
-async fn envelopes_that_are_none_end_the_stream_and_nothing_else() {
+async fn invalid_envelopes_end_the_stream_and_nothing_else() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     for garbage in [

@@ -73,7 +73,7 @@ fn apply(difference: &str, recorded: &Value, ours: &Value) -> Value {
 
 #[tokio::test]
 #[ignore = "needs node: scripts/test installs it"]
-async fn contexts_and_refusals_are_answered_as_recorded_but_for_stated_differences() {
+async fn contexts_and_refusals_equal_the_recordings_except_for_stated_differences() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     // The recorded server had one when it was asked what it had.

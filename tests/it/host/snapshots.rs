@@ -209,7 +209,7 @@ async fn forks_have_the_files_and_the_rules_of_the_sandbox_and_fail_one_by_one()
 }
 
 #[tokio::test]
-async fn without_full_isolation_or_room_there_are_none() {
+async fn without_full_isolation_or_room_there_are_no_snapshots() {
     let changes: [fn(&mut Options); 2] =
         [|options| options.snapshot_bytes = 0, |options| options.jail.isolation = Isolation::Landlock];
     for change in changes {

@@ -199,7 +199,7 @@ fn kill(pid: u32) {
 
 /// Where namespaces are missing: a host inside a sandbox, which is as good as a container that forbids them.
 #[tokio::test]
-async fn a_machine_without_namespaces_is_refused_with_what_to_do() {
+async fn a_machine_without_namespaces_is_refused_with_advice() {
     let dir = tempfile::Builder::new().prefix("pathbox-suite-").tempdir_in("/var/tmp").expect("directory");
     let suite = dir.path().join("suite");
     std::fs::copy(std::env::current_exe().expect("this program"), &suite).expect("copies");

@@ -245,7 +245,7 @@ async fn endless_output_does_not_grow_the_host() {
 
 /// Group 21.
 #[tokio::test]
-async fn a_program_that_will_not_listen_can_still_be_ended() {
+async fn a_program_that_ignores_signals_can_still_be_ended() {
     let deaf = [
         "while True: pass",
         "sum(range(10**12))",

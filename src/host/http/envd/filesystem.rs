@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_read_from_where_it_stands() {
+    fn a_link_is_read_relative_to_its_directory() {
         assert_eq!(beside("/a/b/link", "c"), "/a/b/c");
         assert_eq!(beside("/a/b/link", "../c/./d"), "/a/c/d");
         assert_eq!(beside("/a/b/link", "/c"), "/c");
