@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What one call costs a Postgres store, measured, and what breaks first as calls grow.
+"""The cost of one call on a Postgres store, measured, and the first bottleneck as calls grow.
 
 Needs a psql that reaches a superuser of a scratch cluster (PGHOST, PGUSER); makes a database `pathbox_scaling`, applies
 migrations/postgres, runs acquire and record, and prints the tables of docs/scaling.md.
@@ -13,7 +13,7 @@ import uuid
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CALLS = 2000
 DATABASE = "pathbox_scaling"
-# What a machine gives, for the table: changed here when yours gives something else.
+# The capacity of a machine, for the table: change it here for yours.
 COMMITS_PER_S = 5_000      # durable commits a second with group commit on a common SSD
 WAL_MB_PER_S = 200         # sequential write that one disk keeps up
 CORES = 16
@@ -104,7 +104,7 @@ def play(tenant: str) -> list[dict[str, float]]:
     return pairs
 
 
-# What a warm call is made of, and how it is taken out of a copy of the database.
+# The parts of a warm call, and how each is removed from a copy of the database.
 PARTS = {
     "without audit chain and counts of use": "drop trigger execution_ended on pathbox.executions",
     "without the guards of ended rows":

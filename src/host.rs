@@ -42,7 +42,7 @@ pub struct Options {
     /// Where interpreters are looked for. What is found is added to what every sandbox sees.
     pub search: kernel::Search,
     /// How code runs; its interpreters, clock, entropy and number of threads are set by [`serve`]. Checkpoints are made
-    /// of no more than a quarter of a sandbox's memory; modules are preloaded only where a sandbox stands ready.
+    /// of no more than a quarter of a sandbox's memory; modules are preloaded only in sandboxes that are kept ready.
     pub kernel: kernel::Options,
     /// Where templates are; without it there are none.
     pub templates: Option<std::path::PathBuf>,
@@ -50,7 +50,7 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     /// How sandboxes reach the network, those that ask for it.
     pub network: network::Options,
-    /// Where it listens. Port 0 takes a free one; [`Host::addr`] says which.
+    /// Where it listens. Port 0 takes a free one; [`Host::addr`] returns it.
     pub listen: SocketAddr,
     /// Whether `listen` may be reachable from other machines. There is no TLS here: an API key and everything in
     /// the sandboxes would cross the network readable.
@@ -59,11 +59,11 @@ pub struct Options {
     pub max_connections: usize,
     /// For the whole head of a request. It also ends a connection that idles between two requests.
     pub head_timeout: Duration,
-    /// What the control plane asks for; `None` generates one, which [`Host::api_key`] returns.
+    /// The control plane's API key; `None` generates one, which [`Host::api_key`] returns.
     pub api_key: Option<Secret>,
     /// Live sandboxes at a time, at least 1. A create beyond it is answered 429.
     pub max_sandboxes: usize,
-    /// Sandboxes that stand ready. Each costs the memory of an idle interpreter; 0 makes every create wait.
+    /// Sandboxes that are kept ready. Each costs the memory of an idle interpreter; 0 makes every create wait.
     pub ready: usize,
     /// The longest life of a sandbox from start to end.
     pub max_life: Duration,

@@ -30,7 +30,7 @@ pub enum CircuitState {
 }
 
 impl CircuitState {
-    /// A word for logs and metrics.
+    /// A name for logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Closed { .. } => "closed",

@@ -69,7 +69,7 @@ impl Endpoint {
         self.api_url.is_some() && self.api_url == self.sandbox_url
     }
 
-    /// What tells this provider from others: its addresses, without the key.
+    /// What distinguishes this provider from others: its addresses, without the key.
     pub(super) fn name(&self) -> String {
         format!(
             "{}|{}|{}",

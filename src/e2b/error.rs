@@ -1,6 +1,6 @@
 //! How a call to the provider fails, distinguished by what the caller can do about it.
 //!
-//! The provider says "gone", "busy" and "no" in many wordings and on three layers (control plane, proxy, sandbox); this
+//! The provider reports "gone", "busy" and "no" in many wordings and on three layers (control plane, proxy, sandbox); this
 //! file is the one place that reads them. No text here ever holds a key, a token, a sandbox id or a host.
 
 use std::fmt;
@@ -136,7 +136,7 @@ pub enum E2bError {
     /// The interpreter of this language does not exist in the template.
     #[error("the sandbox has no interpreter for this language: {0}")]
     UnknownLanguage(ProviderText),
-    /// An answer is not what the protocol says.
+    /// An answer does not follow the protocol.
     #[error("the sandbox provider's answer does not parse: {what}")]
     Protocol {
         /// Which answer.
@@ -297,7 +297,7 @@ impl E2bError {
             | Self::TooLarge { .. }
             | Self::Failed { .. }
             | Self::Command { .. } => true,
-            // A gateway's 502, 503 or 504 may stand in front of a server that did the work.
+            // A gateway's 502, 503 or 504 may hide a server that did the work.
             Self::Busy { status, .. } => *status != 503,
             Self::Rpc { code, .. } => matches!(
                 code,
@@ -346,7 +346,7 @@ impl E2bError {
                 "The sandbox runs without a code interpreter: set `e2b.template` to a template that was built with its \
                  start command, as `code-interpreter-v1` is."
             }
-            // The local host says which Debian package brings what its machine lacks.
+            // The local host names the Debian package of what its machine lacks.
             Self::UnknownLanguage(said) => match said.as_str().split("install Debian's package ").nth(1) {
                 Some(package) if package.starts_with("python3") => {
                     "The host's machine has no Python that can be used: install Debian's package python3, or correct \
@@ -405,7 +405,7 @@ impl E2bError {
         }
     }
 
-    /// What is known of the cause apart from the provider's own words, for a log that must not repeat what a caller sent.
+    /// The known cause without the provider's own words, for a log that must not repeat what a caller sent.
     pub fn facts(&self) -> String {
         match self {
             Self::Busy { status, .. } | Self::Failed { status, .. } => {

@@ -165,7 +165,7 @@ pub struct Execution {
     headers_at: Instant,
     heard_at: Instant,
     started: bool,
-    /// The platform lost the kernel; the next error event says so with fewer words.
+    /// The platform lost the kernel; the next error event reports it with less detail.
     interrupted: bool,
     events: u64,
     ended: bool,
@@ -246,7 +246,7 @@ impl Execution {
             }
             Event::Error(error) => {
                 self.started = true;
-                // Two errors tell one story, and the second one less of it.
+                // Two errors have one cause, and the second one has less detail.
                 if self.interrupted && error.is_platforms(platform_error::UNEXPECTED_END) {
                     return Ok(None);
                 }

@@ -182,7 +182,7 @@ impl Files {
         Ok(answer.entry)
     }
 
-    /// Removes a file, or a directory with all that is in it. No error when there is none.
+    /// Removes a file, or a directory with everything in it. No error when it does not exist.
     ///
     /// # Errors
     /// Those of any call to envd.

@@ -16,7 +16,7 @@ use crate::wire::{MCP_PORT, Secret};
 
 /// How long the gateway's starter may take; it fetches what its servers need and returns.
 const START: Duration = Duration::from_secs(120);
-/// What is read of what the starter says.
+/// How much of the starter's output is read.
 const MAX_OUTPUT: usize = 1 << 20;
 
 /// MCP servers by name, with their settings. Any text in a setting may be a key, so the debug form shows names only.
@@ -119,7 +119,7 @@ impl E2bClient {
     }
 }
 
-/// A text as one word for a shell.
+/// A text quoted as one word for a shell.
 fn shell_quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

@@ -2,7 +2,7 @@
 //!
 //! The hosted server has a race: code sent within half a second of an abort hangs for ever, and code that was given up may
 //! run later, unseen. So an aborted context is left alone for a moment, probed with a trivial cell, and restarted when the
-//! probe does not answer. [`Settled`] says what that came to.
+//! probe does not answer. [`Settled`] is the outcome.
 //!
 //! Environment variables of one run are set by a cell of their own and taken back after it, also after an abort. The
 //! protocol's own `env_vars` pastes them into the caller's source: a quote breaks it, and tracebacks show the values.
@@ -281,7 +281,7 @@ impl Interpreter {
         self.apply_setup(&mut state).await
     }
 
-    /// Makes the context fit for the next run now, if a run before was cut off, and says what is left of its state.
+    /// Makes the context fit for the next run now, if a run before was cut off, and returns what is left of its state.
     ///
     /// # Errors
     /// When the context cannot be brought back; the sandbox is better replaced then.
@@ -291,7 +291,7 @@ impl Interpreter {
         Ok(if std::mem::take(&mut state.state_lost) { Settled::StateLost } else { Settled::Kept })
     }
 
-    /// What the run that was cut off last said once it was interrupted, and where that was. A host of our kind tells it.
+    /// What the run that was cut off last printed once it was interrupted, and where that was. A host of our kind reports it.
     pub async fn take_last_words(&self) -> Option<String> {
         self.inner.state.lock().await.last_words.take()
     }
@@ -452,7 +452,7 @@ impl Interpreter {
         }
     }
 
-    /// What Jupyter says about the kernel, where it can be asked at all.
+    /// Jupyter's state of the kernel, where it can be asked at all.
     async fn kernel_is_busy(&self) -> Option<bool> {
         #[derive(Deserialize)]
         struct KernelModel {
@@ -575,7 +575,7 @@ impl Run {
                     self.state.aborted_at = None;
                     if self.state.envs_set {
                         let interpreter = self.interpreter.clone();
-                        // The run itself is over and well. What could not be taken back now is, before the next run.
+                        // The run itself has ended well. What could not be taken back now is, before the next run.
                         if let Err(error) = interpreter.settle_now(&mut self.state).await {
                             tracing::warn!(
                                 kind = error.kind(),

@@ -93,7 +93,7 @@ impl E2bClient {
             match self.port_health(access, INTERPRETER_PORT, left.min(Duration::from_secs(5))).await {
                 Ok(()) => return Ok(Readiness::Ready { after: begun.elapsed() }),
                 // The data plane may learn of a new sandbox a moment after the control plane made it, so only the
-                // last answer counts; that a later attempt had no time left to be answered says nothing.
+                // last answer counts; a later attempt that had no time left to be answered proves nothing.
                 Err(E2bError::TimedOut { .. }) => {}
                 Err(error) => lost = error.is_lost().then_some(error),
             }

@@ -143,7 +143,7 @@ impl Processes {
     /// Runs a command to its end, keeping at most `max_bytes` of each output.
     ///
     /// # Errors
-    /// Those of [`Processes::start`]; a status other than 0 is none. [`E2bError::TooLarge`] beyond the limit.
+    /// Those of [`Processes::start`]; a status other than 0 is not an error. [`E2bError::TooLarge`] beyond the limit.
     pub async fn run(&self, command: &Command, max_bytes: usize) -> Result<CommandOutput, E2bError> {
         let mut process = self.start(command).await?;
         let mut output = CommandOutput { exit_code: 0, stdout: String::new(), stderr: String::new() };
@@ -164,7 +164,7 @@ impl Processes {
     /// Attaches to a process that runs. Only what it writes from now on is seen.
     ///
     /// # Errors
-    /// [`E2bError::NotFound`] when there is none; its end is kept for about 30 s.
+    /// [`E2bError::NotFound`] when there is no such process; its end is kept for about 30 s.
     pub async fn attach(&self, selector: Selector) -> Result<Process, E2bError> {
         let request = ProcessRequest { process: selector };
         let stream = self.envd.stream(process::CONNECT, &request, Subject::Process, None).await?;

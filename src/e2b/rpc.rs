@@ -21,7 +21,7 @@ use crate::wire::connect::{
 };
 use crate::wire::{ENVD_PORT, Version, header};
 
-/// How often envd should say that it is there, in seconds.
+/// How often envd should send a keepalive, in seconds.
 const KEEPALIVE_S: u64 = 10;
 
 /// A port of envd: which sandbox, and as which Linux user.

@@ -20,7 +20,7 @@ use crate::wire::{Secret, Version};
 pub struct CreateSandbox {
     /// Template id, alias or snapshot; the client's own when left out.
     pub template: Option<String>,
-    /// Life time. Above the provider's cap it is cut, and [`Sandbox::timeout`] says to what.
+    /// Life time. Above the provider's cap it is cut, and [`Sandbox::timeout`] has the value.
     pub timeout: Duration,
     /// Free pairs, for [`ListFilter::metadata`].
     pub metadata: BTreeMap<String, String>,
@@ -455,7 +455,7 @@ impl E2bClient {
         self.control(call).await?.json("a snapshot")
     }
 
-    /// Copies a running sandbox, memory included. One entry a copy: a sandbox, or why there is none.
+    /// Copies a running sandbox, memory included. One entry a copy: a sandbox, or the reason for its failure.
     ///
     /// # Errors
     /// [`is_lost`](E2bError::is_lost) when it is gone; [`E2bError::NotFound`] of a route where the provider has none.

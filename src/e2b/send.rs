@@ -280,7 +280,7 @@ impl E2bClient {
 }
 
 impl RetryOptions {
-    /// The pause before the next attempt: what the provider asks for, else exponential with half of it random.
+    /// The pause before the next attempt: as the provider requests, else exponential with half of it random.
     pub(super) fn pause(&self, attempt: u32, asked: Option<Duration>, entropy: &Entropy) -> Duration {
         if let Some(asked) = asked {
             return asked;
@@ -298,7 +298,7 @@ pub(super) fn query<K: AsRef<str>>(pairs: &[(K, String)]) -> String {
     if joined.is_empty() { joined } else { format!("?{joined}") }
 }
 
-/// Whether a failure shows a provider that works. One request that breaks it (500) and a want of capacity, which has a
+/// Whether a failure shows a provider that works. One request that breaks it (500) and a lack of capacity, which has a
 /// code, are no reason to stop asking: others must still be able to end their sandboxes.
 fn answers(error: &E2bError) -> bool {
     !matches!(

@@ -67,13 +67,13 @@ pub enum Stdin {
     Pipe,
 }
 
-/// A started program: what it says, and the handle to speak to it. Dropping it does not end the program;
+/// A started program: its output, and the handle to write to it. Dropping it does not end the program;
 /// output that no one receives any more is thrown away.
 #[derive(Debug)]
 pub struct Process {
     /// Speaks to it; cheap to clone.
     pub handle: ProcessHandle,
-    /// What it says, bounded: a slow reader slows the program. `Exited` is the last event. The channel ends
+    /// Its output, bounded: a slow reader slows the program. `Exited` is the last event. The channel ends
     /// without one when the sandbox ends.
     pub events: mpsc::Receiver<ProcessEvent>,
 }
@@ -197,7 +197,7 @@ pub enum AgentError {
     /// The sandbox has ended.
     #[error("the sandbox has ended")]
     Gone,
-    /// The kernel refused, inside the sandbox. `source.kind()` tells not found, exists, full and so on apart.
+    /// The kernel refused, inside the sandbox. `source.kind()` distinguishes not found, exists, full and so on.
     #[error("{doing}")]
     Refused {
         /// What was being attempted.
@@ -217,7 +217,7 @@ pub const READ_MAX: usize = 256 * 1024;
 pub const LIST_MAX: usize = 10_000;
 /// Bytes of names, paths and targets in one such list; what goes beyond is left out.
 pub const LIST_BYTES_MAX: usize = 16 << 20;
-/// Longest path that an agent tells, in bytes: the kernel's longest, a name behind it, and what is not text threefold.
+/// The longest path that an agent reports, in bytes: the kernel's longest, a name after it, and non-text bytes tripled.
 const TOLD_PATH_MAX: usize = 3 * (4096 + 256);
 /// Programs, requests and watches at one time in one sandbox.
 const AT_ONCE: usize = 1024;
@@ -230,7 +230,7 @@ const CHANGES: usize = 1024;
 struct Connection {
     socket: AsyncFd<OwnedFd>,
     state: Mutex<State>,
-    /// Pays for what is kept of what the sandbox says.
+    /// Pays for the sandbox's data that is kept.
     account: Account,
     /// Processes that the kernel has ended so far because memory ran out.
     oom_kills: Box<dyn Fn() -> u64 + Send + Sync>,
@@ -375,9 +375,9 @@ async fn hand_on(
 }
 
 impl AgentHandle {
-    /// Takes up the conversation with a sandbox's first process, once it says that the sandbox is complete.
+    /// Takes over the connection to a sandbox's first process, once it reports that the sandbox is complete.
     ///
-    /// `oom_kills` counts what the kernel has ended for want of memory; the agent cannot know.
+    /// `oom_kills` counts what the kernel has ended for lack of memory; the agent cannot know.
     pub(crate) async fn connect(
         socket: OwnedFd,
         env: Vec<(String, String)>,
@@ -544,7 +544,7 @@ impl AgentHandle {
         self.call(ToAgent::Call(call)).await.map(|answered| answered.entries)
     }
 
-    /// Makes a directory and its parents; says whether it was new.
+    /// Makes a directory and its parents; returns whether it was new.
     pub async fn make_dir(&self, path: &str) -> Result<bool, AgentError> {
         let answered = self.call(ToAgent::Call(Call::MakeDir { path: path.into() })).await?;
         Ok(&answered.bytes[..] == b"new")
@@ -637,7 +637,7 @@ impl AgentHandle {
 }
 
 impl ProcessHandle {
-    /// Pays for what is kept of what its sandbox says.
+    /// Pays for the sandbox's data that is kept.
     pub(crate) fn account(&self) -> &Account {
         &self.connection.account
     }
@@ -874,7 +874,7 @@ impl State {
     }
 }
 
-/// Hands out what the agent says until it is gone or breaks a rule.
+/// Hands out the agent's messages until it is gone or breaks a rule.
 async fn listen(connection: Arc<Connection>, mut buffer: Vec<u8>) {
     while let Ok(Some((id, message))) = connection.receive(&mut buffer).await {
         if connection.dispatch(id, message).is_err() {

@@ -1,6 +1,7 @@
-//! Credit for data from sandboxes that the host buffers: nothing is kept without credit, which is returned when the data is dropped.
+//! Credit for data from sandboxes that the host buffers: nothing is kept without credit, which is returned when the data is
+//! dropped.
 //!
-//! A sandbox decides how much it says and its owner how much of that is read, so what waits in between is bounded in one
+//! A sandbox decides how much it sends and its owner how much of that is read, so the data waiting in between is bounded in one
 //! place, whatever it is: output on its way, answers and listings, changes of files, frames of interpreters. A credit lives
 //! inside of what it pays for. Each sandbox has some room that no other can take, and beyond it what all of them share.
 

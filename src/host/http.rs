@@ -61,7 +61,7 @@ pub(crate) struct Doors {
     control: Router,
     envd: Router,
     interpreter: Router,
-    /// What the control plane asks for; no server in a sandbox gets to see it.
+    /// The control plane's API key; no server in a sandbox gets to see it.
     api_key: Secret,
 }
 
@@ -337,7 +337,7 @@ async fn answer(doors: Arc<Doors>, request: Request<Body>) -> Response {
 fn let_browsers(response: &mut Response) {
     const ANY: HeaderValue = HeaderValue::from_static("*");
     let headers = response.headers_mut();
-    // What a server in a sandbox says about its own origins stays.
+    // The headers of a server in a sandbox about its own origins stay.
     if !headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY);
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, ANY);
@@ -496,7 +496,7 @@ fn refuse_traffic(sandbox: &Sandbox, headers: &HeaderMap) -> Option<Response> {
     Some(proxy_error(ProxyError { sandbox_id, message, port: None, code: 403 }))
 }
 
-/// An answer of the proxy that stands before the sandboxes, as JSON whatever the client accepts.
+/// An answer of the proxy in front of the sandboxes, as JSON whatever the client accepts.
 fn proxy_error(error: ProxyError) -> Response {
     let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::BAD_GATEWAY);
     (status, Json(error)).into_response()

@@ -49,7 +49,7 @@ pub struct Options {
     pub exe: PathBuf,
     /// What separates a sandbox from the machine.
     pub isolation: Isolation,
-    /// What a sandbox may use, unless its [`SandboxSpec`] says otherwise.
+    /// What a sandbox may use, unless its [`SandboxSpec`] overrides it.
     pub limits: SandboxLimits,
     /// Directories that every sandbox sees read-only at the same path, usually the `sys.prefix` and
     /// `sys.base_prefix` of interpreters. Their parents appear as empty directories. What the system
@@ -58,7 +58,7 @@ pub struct Options {
     /// Whether control groups are used when the machine gives us some. Without them a scan in the sandbox
     /// watches memory instead, and a sandbox runs on as many processors as its share of time fills.
     pub cgroups: bool,
-    /// How many sandboxes may live at a time, those that stand ready included. What the kernel counts for all of them
+    /// How many sandboxes may live at a time, including those kept ready. What the kernel counts for all of them
     /// together is shared out by this.
     pub sandboxes: u32,
 }
@@ -450,7 +450,7 @@ async fn start_again(options: &Options) -> (Child, Arc<Connection>) {
 }
 
 impl Connection {
-    /// Starts a spawner process and waits until it says that it can make sandboxes.
+    /// Starts a spawner process and waits until it reports that it can make sandboxes.
     async fn start(options: &Options) -> Result<(Child, Arc<Self>), JailError> {
         let start = |doing| move |source| JailError::Start { doing, source };
         let (ours, theirs) = sys::packet_pair().map_err(start("making a socket"))?;
@@ -484,7 +484,7 @@ impl Connection {
         lock(&self.state)
     }
 
-    /// Asks for a sandbox and waits for it. An error is one of this birth alone.
+    /// Requests a sandbox and waits for it. An error concerns this start alone.
     async fn birth(&self, limits: SandboxLimits, read_only: Vec<PathBuf>) -> Result<Born, JailError> {
         let (sender, born) = oneshot::channel();
         let id = {
@@ -570,7 +570,7 @@ enum Heard {
     },
 }
 
-/// Takes a birth off the books when no one waits for it any more.
+/// Forgets a start when no one waits for it any more.
 struct Forget<'a> {
     connection: &'a Connection,
     id: u32,
@@ -636,7 +636,7 @@ fn no_descriptors() -> JailError {
     }
 }
 
-/// Whether an error of a socket is one of the moment: for want of memory, descriptors or room.
+/// Whether an error of a socket is temporary: for lack of memory, descriptors or room.
 pub(crate) fn passes(error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().unwrap_or(0);
     [
@@ -652,7 +652,7 @@ pub(crate) fn passes(error: &std::io::Error) -> bool {
     .contains(&errno)
 }
 
-/// Until something that failed for want of something is tried again.
+/// Until something that failed for lack of resources is tried again.
 const A_MOMENT: Duration = Duration::from_millis(20);
 
 /// Starts this program again, from a copy in memory, without environment.
@@ -754,7 +754,7 @@ impl Jailed {
         self.group.as_ref().map_or_else(|| self.agent.usage(), Group::usage)
     }
 
-    /// Has every process stand still, or go on. `false` when the machine has nothing for it.
+    /// Freezes every process, or thaws it. `false` when the machine cannot.
     pub(crate) fn freeze(&self, yes: bool) -> bool {
         match self.group.as_ref().map(|group| group.freeze(yes)) {
             None => false,
@@ -769,7 +769,7 @@ impl Jailed {
     fn strike(&self) {
         self.killed.store(true, Ordering::Relaxed);
         let _ = sys::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
-        // In version 1 what stands still cannot be ended.
+        // In version 1 a frozen process cannot be ended.
         self.freeze(false);
     }
 }

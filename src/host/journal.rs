@@ -1,4 +1,4 @@
-//! The life of a sandbox as the host saw it, for the logs of the API: never what programs print, and no secret.
+//! The life of a sandbox as the host saw it, for the logs of the API: never the output of programs, and no secret.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, OnceLock};

@@ -44,7 +44,7 @@ const ENV_MAX: usize = 64 << 10;
 pub struct Options {
     /// What this machine has.
     pub interpreters: Interpreters,
-    /// What one execution may say, in bytes of text; more is dropped and counted.
+    /// What one execution may print, in bytes of text; more is dropped and counted.
     pub max_output_bytes: u64,
     /// Displays of one execution; more are dropped and counted.
     pub max_results: u32,
@@ -115,7 +115,7 @@ struct Entry {
 /// A request that cannot be served. [`KernelError::status`] and `Display` are what E2B answers.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// Both say where the code should run.
+    /// Both fields select where the code should run.
     #[error("Only one of context_id or language can be provided")]
     ContextAndLanguage,
     /// No such context.
@@ -129,7 +129,7 @@ pub enum KernelError {
         /// What would have to be installed.
         missing: Option<Problem>,
     },
-    /// The interpreter did not start; the text says what is known.
+    /// The interpreter did not start; the text gives what is known.
     #[error("Failed to create context: {0}")]
     Start(String),
     /// A name or value that no environment can hold: empty name, `=` in a name, NUL, or too long.
@@ -178,7 +178,7 @@ impl Stream for EventStream {
 
 impl Kernels {
     /// The code contexts of a new sandbox. The default Python interpreter is started at once, so that the first
-    /// execution does not wait for it; [`Kernels::ready`] waits until it stands.
+    /// execution does not wait for it; [`Kernels::ready`] waits until it is ready.
     pub fn new(agent: AgentHandle, options: Arc<Options>) -> Self {
         let shared = Shared { agent, options, env: SharedEnv::default(), entries: Mutex::default() };
         let kernels = Self { shared: Arc::new(shared) };
@@ -186,7 +186,7 @@ impl Kernels {
         for (language, name) in [(Language::Python, "python"), (Language::JavaScript, "javascript")] {
             if Driver::of(language).is_some() && kernels.shared.options.interpreters.program(language).is_ok()
             {
-                // With an empty list and an interpreter at hand this cannot be refused.
+                // With an empty list and an available interpreter this cannot be refused.
                 let _ = kernels.add(language, name, None, true);
             }
         }
@@ -241,7 +241,7 @@ impl Kernels {
         }
     }
 
-    /// Gives a context a new interpreter; a running execution is broken off and says so.
+    /// Gives a context a new interpreter; a running execution is broken off and reports it.
     ///
     /// # Errors
     /// [`KernelError::NotFound`], [`KernelError::Start`].
@@ -262,7 +262,7 @@ impl Kernels {
         ran.await.map_err(|_| gone())
     }
 
-    /// Ends a context; a running execution is broken off and says so.
+    /// Ends a context; a running execution is broken off and reports it.
     ///
     /// # Errors
     /// [`KernelError::NotFound`].

@@ -199,7 +199,7 @@ impl Egress {
         Ok(())
     }
 
-    /// What programs find in their environment, so that they take the way that there is. Empty while there is none.
+    /// The environment that points programs to the way out. Empty while there is none.
     pub(crate) fn env(&self) -> BTreeMap<String, String> {
         let Some(port) = self.port() else { return BTreeMap::new() };
         let proxy = format!("http://127.0.0.1:{port}");
@@ -297,7 +297,7 @@ impl Journal {
         Self { sandbox_id, requests: [0, 0].map(AtomicU64::new), bytes_left_out: AtomicU64::new(0) }
     }
 
-    /// Counts a request; says whether it gets a line.
+    /// Counts a request; returns whether it is logged.
     fn has_line(&self, carried: bool, bytes: u64) -> bool {
         let which = usize::from(carried);
         let has_line = self.requests[which].fetch_add(1, Ordering::Relaxed) < LINES[which];

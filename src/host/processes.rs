@@ -157,13 +157,13 @@ impl Running {
             std::mem::take(&mut state.listeners)
         };
         for listener in listeners {
-            // Anyone who left does not want to know.
+            // A listener that left does not need it.
             let _ = listener.send_timeout(last.clone(), PATIENCE).await;
         }
     }
 }
 
-/// Carries what a process says to those who listen, until it ends.
+/// Carries a process's output to its listeners, until it ends.
 async fn spread(running: Arc<Running>, mut events: mpsc::Receiver<ProcessEvent>) {
     while let Some(event) = events.recv().await {
         match event {

@@ -94,9 +94,9 @@ pub(crate) struct New {
     pub(crate) network: Policy,
     /// The `Host` that its servers see.
     pub(crate) mask_host: Option<String>,
-    /// Envd asks for a token.
+    /// Envd requires a token.
     pub(crate) secure: bool,
-    /// The other ports ask for no token.
+    /// The other ports require no token.
     pub(crate) public: bool,
 }
 
@@ -196,7 +196,7 @@ impl Registry {
         Ok(entry)
     }
 
-    /// Makes a sandbox, or hands over one that stands ready.
+    /// Makes a sandbox, or hands over one that is ready.
     ///
     /// Dropping the future takes everything back.
     pub(crate) async fn create(&self, new: New) -> Result<Entry, CreateError> {
@@ -420,7 +420,7 @@ impl Registry {
         moved
     }
 
-    /// Stops a sandbox in memory. `None` when there is none.
+    /// Pauses a sandbox in memory. `None` when it does not exist.
     pub(crate) async fn pause(&self, id: &str) -> Option<Paused> {
         let sandbox = self.get(id)?.sandbox;
         let _turn = sandbox.turn.lock().await;
@@ -437,7 +437,7 @@ impl Registry {
         }
     }
 
-    /// Ends a sandbox, running or paused, and returns when nothing of it is left. `false` when there is none.
+    /// Ends a sandbox, running or paused, and returns when nothing of it is left. `false` when it does not exist.
     pub(crate) async fn kill(&self, id: &str) -> bool {
         let removed = {
             let mut ledger = lock(&self.0.ledger);
@@ -559,7 +559,7 @@ impl Registry {
         }
     }
 
-    /// Makes machines until this many stand ready, or someone waits for one.
+    /// Makes machines until this many are ready, or a caller waits for one.
     async fn fill(&self, environment: &Arc<Environment>, size: usize) {
         let ready = || lock(&self.0.ready).get(&environment.name).map_or(0, VecDeque::len);
         if size == 0 || environment.name != self.0.maker.base().name && ready() >= size {

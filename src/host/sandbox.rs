@@ -202,7 +202,7 @@ impl Maker {
     }
 
     /// Has matplotlib, where it is there, make its list of fonts once for all machines from now on: in a machine of
-    /// its own, for the list counts as if a program had written it.
+    /// its own, because the list counts as if a program had written it.
     pub(crate) async fn prepare(&self, environment: &Environment) {
         let Some(python) = environment.kernel.interpreters.matplotlib() else { return };
         if environment.fonts.get().is_some() {
@@ -276,7 +276,7 @@ impl Maker {
     }
 
     /// Makes a machine whose first interpreter is still starting. One that is made `ahead` of need imports what cells
-    /// will want.
+    /// will need.
     pub(crate) async fn make(
         &self,
         environment: &Arc<Environment>,
@@ -358,7 +358,7 @@ pub(crate) struct Sandbox {
     /// Held over a pause or a resume, so that two never mix.
     pub(crate) turn: tokio::sync::Mutex<()>,
     orders: mpsc::Sender<Order>,
-    /// It stands still: its first process, too, where control groups do that.
+    /// It is frozen: its first process, too, where control groups do that.
     stands_still: AtomicBool,
     /// When usage was last asked for, and the CPU time until then.
     measured: Mutex<(Instant, u64)>,
@@ -385,7 +385,7 @@ pub(crate) enum Reason {
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) id: String,
-    /// The template it is made from, and for whom: as its creator said, for the log alone.
+    /// The template it is made from, and for whom: as its creator set it, for the log alone.
     pub(crate) template: String,
     pub(crate) tenant: Option<String>,
     pub(crate) access_token: Option<Secret>,
@@ -525,7 +525,7 @@ impl Sandbox {
         self.egress.policy()
     }
 
-    /// Stops every process where it stands.
+    /// Freezes every process.
     pub(crate) async fn freeze(&self) {
         if self.order_freeze(true).await {
             self.stands_still.store(true, Ordering::Relaxed);
@@ -556,13 +556,13 @@ impl Sandbox {
         }
     }
 
-    /// Measures now; zeros for what a sandbox that is ending no longer tells.
+    /// Measures now; zeros for values that an ending sandbox no longer reports.
     pub(crate) async fn metrics(&self) -> Metrics {
         let (reply, usage) = oneshot::channel();
         // A failed send drops `reply`, which the next line sees.
         let _ = self.orders.send(Order::Usage(reply)).await;
         let usage = usage.await.unwrap_or_default();
-        // What runs in there can hold up the program that measures, and one that stands still measures nothing.
+        // Programs in there can hold up the measuring program, and a frozen one measures nothing.
         let disk = match self.stands_still.load(Ordering::Relaxed) {
             true => None,
             false => tokio::time::timeout(DISK_PATIENCE, self.disk()).await.ok().flatten(),
@@ -631,7 +631,7 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// What the one log line of a sandbox's life says.
+/// The content of the one log line of a sandbox's life.
 struct Life {
     id: String,
     template: String,
@@ -652,7 +652,7 @@ impl Life {
             (_, None) => ("died", true),
         };
         metrics::HOST_ENDS.add(&[cause], 1);
-        // A creator may say anything.
+        // A creator may set any value.
         let tenant: Option<String> = self.tenant.map(|tenant| tenant.chars().take(100).collect());
         macro_rules! line {
             ($level:ident) => {

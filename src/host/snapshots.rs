@@ -92,8 +92,8 @@ impl Snapshots {
         self.room.most_bytes > 0
     }
 
-    /// Packs the files of a sandbox while its programs stand still. Nothing is kept of it unless it is [added](Self::add).
-    /// Not to be dropped before its end: the programs would stand still for ever.
+    /// Packs the files of a sandbox while its programs are frozen. Nothing is kept of it unless it is [added](Self::add).
+    /// Must not be dropped before its end: the programs would stay frozen for ever.
     pub(crate) async fn take(
         &self,
         sandbox: &Sandbox,

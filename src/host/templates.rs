@@ -27,7 +27,7 @@ pub struct Template {
     pub python: Option<PathBuf>,
     /// Directory of its npm packages, found by `require` through `NODE_PATH`.
     pub node_modules: Option<PathBuf>,
-    /// Modules that its Python interpreters import before their first cell, where a sandbox stands ready.
+    /// Modules that its Python interpreters import before their first cell, in sandboxes that are kept ready.
     pub preload: Vec<String>,
     /// What was asked for, as it was asked.
     pub packages: Vec<String>,
@@ -66,7 +66,7 @@ pub enum TemplateError {
     /// There is one of this name.
     #[error("the template {0} is there already; remove it first with `pathbox templates rm {0}`")]
     Exists(String),
-    /// There is none of this name.
+    /// There is no template of this name.
     #[error("there is no template {0}; `pathbox templates ls` shows those that are there")]
     NotFound(String),
     /// Nothing was asked for.
@@ -311,7 +311,7 @@ async fn install_python(dir: &Path, new: &NewTemplate) -> Result<PathBuf, Templa
         arguments.extend(["-r".as_ref(), file.as_os_str()]);
     }
     arguments.extend(new.pip.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
-    // From where the caller stands, so that relative paths of packages work.
+    // Relative to the caller's working directory, so that relative paths of packages work.
     run(&python, &arguments, Path::new(".")).await?;
     Ok(python)
 }

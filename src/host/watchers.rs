@@ -84,7 +84,7 @@ impl Watchers {
         Some(Drained { path: watcher.path.clone(), with_entry: watcher.with_entry, changes })
     }
 
-    /// Ends a watch; `false` when there is none of this id.
+    /// Ends a watch; `false` when there is no watch with this id.
     pub(crate) fn remove(&self, id: &str) -> bool {
         lock(&self.0).watchers.remove(id).is_some()
     }

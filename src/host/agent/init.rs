@@ -568,7 +568,7 @@ impl Agent {
         let mut most = CHUNK;
         if stream == Stream::Control {
             // Looked at before the output is: what the program writes from here on may be either, and waits for the
-            // next time. One byte is asked for when there is none, for that is how an end shows.
+            // next time. One byte is requested when there is none, because that is how an end shows.
             most = self.waiting_bytes(id, stream).max(1);
             let Some(program) = self.programs.get(&id) else { return };
             let streams: Vec<Stream> = program.outputs.iter().map(|(stream, _)| *stream).collect();

@@ -24,7 +24,7 @@ const EVENTS: u32 = libc::IN_CREATE
     | libc::IN_ONLYDIR
     | libc::IN_DONT_FOLLOW;
 
-/// Every watch of a sandbox, on one inotify: instances are few, and programs want some as well.
+/// Every watch of a sandbox, on one inotify: instances are few, and programs need some as well.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     inotify: Option<File>,

@@ -735,7 +735,7 @@ async fn logs_v2(
     Ok(Json(json!({ "logs": lines.iter().map(log_entry).collect::<Vec<_>>() })))
 }
 
-/// What is not there is not deleted, as at E2B: its clients say `false`.
+/// A missing one is not deleted, as at E2B: its clients return `false`.
 async fn remove_snapshot(State(registry): State<Registry>, Path(id): Path<String>) -> Response {
     match registry.remove_snapshot(id.split(':').next().unwrap_or("")) {
         true => StatusCode::NO_CONTENT.into_response(),

@@ -197,7 +197,7 @@ impl Cgroups {
         Ok(group)
     }
 
-    /// Removes groups of spawners that no longer run. What stands still in one cannot be ended before it goes on.
+    /// Removes groups of spawners that no longer run. Frozen processes in one must be thawed before they can be ended.
     fn sweep(&self) {
         let parents: Vec<&PathBuf> = match self {
             Self::None => vec![],
@@ -251,9 +251,9 @@ impl Group {
         self.dirs.iter().chain(&self.freezer)
     }
 
-    /// Has every process stand still, or go on. `false` when this machine's groups cannot.
+    /// Freezes every process, or thaws it. `false` when this machine's groups cannot.
     ///
-    /// In version 1 nothing that stands still can be ended; it has to go on first.
+    /// In version 1 a frozen process cannot be ended; it must be thawed first.
     pub(crate) fn freeze(&self, yes: bool) -> Result<bool> {
         let (file, value) = match (self.v2, &self.freezer) {
             (true, _) => (self.dirs[0].join("cgroup.freeze"), if yes { "1" } else { "0" }),
@@ -267,7 +267,7 @@ impl Group {
         }
     }
 
-    /// The most memory that was in use at once, in bytes; 0 when the kernel does not say.
+    /// The peak of memory in use, in bytes; 0 when the kernel does not report it.
     pub(crate) fn peak_bytes(&self) -> u64 {
         self.number(0, if self.v2 { "memory.peak" } else { "memory.max_usage_in_bytes" }, "")
     }

@@ -1,6 +1,6 @@
 //! Landlock: a second lock in the full tier, and the only one in the tier for machines without namespaces. Which files
 //! can be opened, and no signals to the outside. It does not hide that files exist, and sockets are closed only because
-//! the system call filter allows none at all. [`missing`] says what an older kernel's version lacks.
+//! the system call filter allows none at all. [`missing`] lists what an older kernel's version lacks.
 
 use std::path::{Path, PathBuf};
 

@@ -80,10 +80,10 @@ pub(crate) const DEVICE_LINKS: &[(&str, &str)] = &[
     ("/dev/ptmx", "pts/ptmx"),
 ];
 
-/// Parts of `/proc` that speak of the whole machine and can be written: made read-only.
+/// Parts of `/proc` that concern the whole machine and can be written: made read-only.
 pub(crate) const PROC_READ_ONLY: &[&str] = &["/proc/sys", "/proc/irq", "/proc/fs"];
 
-/// Files of `/proc` that tell about the whole machine: emptied.
+/// Files of `/proc` that reveal the whole machine: emptied.
 pub(crate) const PROC_EMPTY: &[&str] = &[
     "/proc/sysrq-trigger",
     "/proc/kcore",
@@ -117,7 +117,7 @@ pub(crate) const PROC_EMPTY_DIRS: &[&str] =
 /// Search path of programs, after the interpreters' own directories.
 pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Directories of an interpreter that must not be bound because far too much else lies in them.
+/// Directories of an interpreter that must not be bound because they contain far too much else.
 pub(crate) const TOO_WIDE: &[&str] = &[
     "/", "/home", "/root", "/etc", "/var", "/tmp", "/dev", "/proc", "/sys", "/run", "/mnt", "/media", "/srv",
 ];

@@ -252,7 +252,7 @@ const IPV6_FLOWLABEL_MGR: u64 = 32;
 const SHM_HUGETLB: u64 = 0o4000;
 const MFD_HUGETLB: u64 = 4;
 
-/// Making a watch; adding to one that is there stays, for the agent has one.
+/// Creates a watch; adding to an existing one stays allowed, because the agent has one.
 #[cfg(target_arch = "x86_64")]
 const WATCHES: &[i64] = &[libc::SYS_inotify_init, libc::SYS_inotify_init1];
 #[cfg(not(target_arch = "x86_64"))]
@@ -792,7 +792,7 @@ mod tests {
                 rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default()
             });
             for name in names {
-                // One list says so of all that it holds, beside some that are everywhere.
+                // One list covers everything in it, together with some calls that are everywhere.
                 let is_generic = numbered.contains(&name);
                 assert!(is_generic || marked.is_some(), "{name} exists on one architecture only");
                 counts[usize::from(is_generic)] += 1;

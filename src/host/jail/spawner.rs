@@ -1,7 +1,7 @@
 //! The spawner process: one thread, no environment, a loop that clones sandboxes and reaps them.
 //!
 //! It is its own program in memory, so nothing that leads to `/proc/<pid>/exe` leads to a file on disk. It never
-//! waits for a sandbox: a new one speaks for itself over its own socket. When the host is gone, however it went,
+//! waits for a sandbox: a new one reports over its own socket. When the host is gone, however it went,
 //! every sandbox is killed and cleaned up before this process ends.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -96,9 +96,9 @@ pub(crate) enum Reply {
 pub(crate) struct End {
     /// Whether the kernel ended processes because of the memory limit.
     pub(crate) oom: bool,
-    /// The most memory that it used at once, in bytes; 0 when nothing says.
+    /// The peak of its memory in use, in bytes; 0 when unknown.
     pub(crate) peak_bytes: u64,
-    /// CPU time in all, in microseconds; 0 when nothing says.
+    /// CPU time in total, in microseconds; 0 when unknown.
     pub(crate) cpu_micros: u64,
 }
 
@@ -122,7 +122,7 @@ struct Spawner {
     most_files: u32,
     sandboxes: BTreeMap<u32, Sandbox>,
     made: u32,
-    /// What could not be reported yet for want of memory.
+    /// What could not be reported yet for lack of memory.
     outbox: VecDeque<Reply>,
 }
 
@@ -274,7 +274,7 @@ impl Spawner {
             fds.extend(self.sandboxes.values().map(|sandbox| sys::poll_fd(&sandbox.pidfd, true, false)));
             let patience = if self.outbox.is_empty() { -1 } else { A_MOMENT_MS };
             if sys::poll(&mut fds, patience).is_err() {
-                // For want of memory. What is ready shows the next time.
+                // For lack of memory. What is ready shows the next time.
                 std::thread::sleep(std::time::Duration::from_millis(A_MOMENT_MS.unsigned_abs().into()));
                 continue;
             }
@@ -448,7 +448,7 @@ impl Spawner {
         }
     }
 
-    /// Leaves nothing of a sandbox; says how it was.
+    /// Removes everything of a sandbox; returns how it ended.
     fn destroy(&self, sandbox: Sandbox) -> End {
         sandbox.strike();
         let _ = sys::reap(sandbox.pid, true);
@@ -491,7 +491,7 @@ impl Spawner {
 }
 
 impl Sandbox {
-    /// Kills it. What stands still in a control group has to go on to be killed.
+    /// Kills it. Frozen processes in a control group must be thawed to be killed.
     fn strike(&self) {
         let _ = sys::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
         if let Some(group) = &self.group {
@@ -514,8 +514,8 @@ fn make_scratch(name: &str, (uid, gid): (u32, u32)) -> io::Result<PathBuf> {
     Ok(scratch)
 }
 
-/// Removes it as its owner, by another process: a hostile tree can exhaust the process that walks it. Directories that were closed to
-/// their owner are opened first.
+/// Removes it as its owner, by another process: a hostile tree can exhaust the process that walks it. Directories that were
+/// closed to their owner are opened first.
 fn remove_scratch(scratch: Option<&Path>, (uid, gid): (u32, u32)) {
     use std::os::unix::process::CommandExt;
     const SCRIPT: &str = "find \"$@\" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf -- \"$@\"";

@@ -68,7 +68,7 @@ impl Refused {
 }
 
 /// Makes a cell ready, inside the sandbox. JavaScript without modules, and JavaScript that does not parse, is ready as it
-/// is: V8 says best what is wrong with it.
+/// is: V8 gives the best error for it.
 pub(super) async fn prepare(agent: &AgentHandle, code: &str, source: &Source) -> Result<Prepared, Refused> {
     let is_javascript = *source == Source::JavaScript;
     if is_javascript && !["import", "export", "</", "/>"].iter().any(|word| code.contains(word)) {
@@ -241,7 +241,7 @@ mod with_oxc {
             CodegenOptions { source_map_path: Some(PathBuf::from("cell.ts")), ..CodegenOptions::default() };
         let made = Codegen::new().with_options(options).build(&program);
         let mut code = made.code;
-        // A module without anything to import or export is marked as one; a cell is none.
+        // A module without anything to import or export is marked as one; a cell is not.
         if let Some(rest) = code.strip_suffix("export {};\n") {
             code.truncate(rest.len());
         }
@@ -255,7 +255,7 @@ mod with_oxc {
                 }
             }
         }
-        // What nothing points to belongs to what stands before it.
+        // A comment that nothing points to belongs to the statement before it.
         let mut last = 1;
         for line in &mut lines {
             if *line == 0 {
@@ -312,7 +312,7 @@ mod with_oxc {
         let parsed = if module.diagnostics.is_empty() {
             module
         } else {
-            // What only a sloppy script may say.
+            // Syntax that only a sloppy script may use.
             let script = Parser::new(&allocator, source, SourceType::script()).parse();
             refuse_if(&script.diagnostics, source)?;
             script

@@ -1,8 +1,8 @@
 //! Limits of the sandbox in the words of programs.
 //!
-//! A shell, and whatever program another has started, tells of a full disk or a fork that failed only in a sentence of the
-//! C library's. So what a failed execution wrote is read for those, line by line. A program that prints such a line without having met
-//! the limit misleads only the reader of its own execution's result.
+//! A shell, and any program that another has started, reports a full disk or a failed fork only in a sentence of the
+//! C library's. So what a failed execution wrote is read for those, line by line. A program that prints such a line without
+//! having met the limit misleads only the reader of its own execution's result.
 
 /// The end of a line that is looked at, in bytes.
 const TAIL_MAX: usize = 512;

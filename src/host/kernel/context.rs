@@ -47,7 +47,7 @@ pub(super) struct Job {
 /// What does not wait for a turn.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// A new interpreter; answered when it stands ready.
+    /// A new interpreter; answered when it is ready.
     Restart(oneshot::Sender<Result<(), StartError>>),
     /// Starts the interpreter if none runs.
     Start(oneshot::Sender<Result<(), StartError>>),
@@ -82,7 +82,7 @@ enum Turn {
     Died,
     /// The interpreter has ended; its copy from before the execution is in its place.
     RolledBack,
-    /// Someone does not want to wait for the end.
+    /// The caller does not want to wait for the end.
     Ordered(Order),
     /// The sandbox has ended.
     Gone,
@@ -239,7 +239,7 @@ impl Worker {
                         Turn::Done | Turn::RolledBack => continue,
                         Turn::Gone => break,
                         Turn::Died => {
-                            // Ready before someone asks for it. If it fails, the next execution tells why.
+                            // Made ready before it is needed. If it fails, the next execution reports why.
                             interpreter = self.start().await.ok();
                             count = 0;
                             continue;
@@ -363,7 +363,7 @@ impl Worker {
         loop {
             let deadline = running.deadline(self.options.keepalive);
             let is_read = running.interrupt.is_none();
-            // A program that is being ended is heard whatever it says, for its end is what is waited for.
+            // The output of a program that is being ended is read without waiting for credit: its end must get through.
             let owes = interpreter.owes().filter(|_| is_read);
             let step = tokio::select! {
                 biased;
@@ -418,7 +418,7 @@ impl Worker {
         }
     }
 
-    /// Takes what the interpreter says; says how the turn ended, if it did.
+    /// Takes an interpreter's frame; returns how the turn ended, if it did.
     async fn hear(
         &self,
         running: &mut Running,
@@ -495,7 +495,7 @@ impl Worker {
                 Ok(None) => break,
                 Err(error) => {
                     tracing::debug!(%error, "an interpreter broke the protocol");
-                    // Nothing that it says counts from here on; its end is waited for.
+                    // Its output no longer counts; only its end is awaited.
                     interpreter.forget_frames();
                     let _ = interpreter.handle.signal(libc::SIGKILL, true).await;
                     break;
@@ -528,7 +528,7 @@ impl Worker {
         None
     }
 
-    /// Follows what an interpreter did that has nothing to do; says whether there still is one.
+    /// Follows an interpreter that is idle; returns whether it still exists.
     async fn after_idle(&self, idle: Idle, interpreter: Option<&mut Interpreter>) -> bool {
         match (idle, interpreter) {
             (Idle::Rests(successor), Some(interpreter)) => {
@@ -573,7 +573,7 @@ impl Interrupt {
         Self { next_signal: now, kill_at, signals: 0, killed: false }
     }
 
-    /// What is due now; says whether there is still something to wait for.
+    /// Does what is due now; returns whether there is still something to wait for.
     async fn step(
         &mut self,
         interpreter: &Interpreter,
@@ -601,7 +601,7 @@ impl Interrupt {
     }
 }
 
-/// How many programs want each processor of this machine, at least one and at most ten.
+/// How many programs compete for each processor of this machine, at least one and at most ten.
 fn crowding() -> f64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().and_then(|first| first.parse::<f64>().ok()).unwrap_or(1.0);
@@ -609,7 +609,7 @@ fn crowding() -> f64 {
     (load / processors as f64).clamp(1.0, 10.0)
 }
 
-/// The rest of an answer, to someone who may have left; says whether all of it was taken.
+/// The rest of an answer, to a reader that may have left; returns whether all of it was taken.
 async fn deliver(events: &mpsc::Sender<Event>, mut answer: Answer) -> bool {
     while let Some(event) = answer.take() {
         if events.send(event.into_inner()).await.is_err() {
@@ -628,7 +628,7 @@ async fn refuse(events: &mpsc::Sender<Event>, error: &StartError) {
     }
 }
 
-/// Waits until an interpreter that has nothing to do does something. What it says meanwhile is reported with the next
+/// Waits until an idle interpreter does something. Its output meanwhile is reported with the next
 /// execution.
 /// May be dropped at any time.
 async fn idle(interpreter: &mut Option<Interpreter>) -> Idle {

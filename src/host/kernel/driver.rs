@@ -20,7 +20,7 @@ use crate::host::agent::{AgentError, AgentHandle, Process, ProcessEvent, Process
 use crate::host::credit::{Credit, Held};
 use crate::wire::interpreter::{Event, ExecutionError, kernel_state, platform_error};
 
-/// How long an interpreter may take until it stands ready. A busy machine starts Node.js in seconds.
+/// How long an interpreter may take to get ready. A busy machine starts Node.js in seconds.
 const START_WAIT: Duration = Duration::from_secs(60);
 /// How long a copy may take until it goes on in the place of an interpreter that died.
 const RESUME_WAIT: Duration = Duration::from_secs(10);
@@ -52,7 +52,7 @@ pub(super) struct Interpreter {
     frames: Frames,
     /// For the long frame that has begun.
     room: Option<Credit>,
-    /// Whether it waits for a cell. [`FrameKind::Rest`] says so again after each.
+    /// Whether it waits for a cell. [`FrameKind::Rest`] reports it again after each.
     pub(super) at_rest: bool,
     /// What wakes the copy that goes on when it dies.
     resume: String,
@@ -223,7 +223,7 @@ impl Driver {
         Writes { control: [framed(source.as_bytes()), hello].concat().into(), ..Writes::default() }
     }
 
-    /// What it has in its environment unless the sandbox's says otherwise.
+    /// Its environment unless the sandbox's overrides it.
     fn env(self, options: &Options) -> Vec<(String, String)> {
         // Numeric libraries make a thread for each processor of the machine, whatever the sandbox may use of them.
         let threads = ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"];
@@ -279,12 +279,12 @@ impl Driver {
         let _ = interpreter.handle.signal(libc::SIGINT, true).await;
     }
 
-    /// Whether it says when it waits for the next cell.
+    /// Whether it reports when it waits for the next cell.
     pub(super) fn tells_rest(self) -> bool {
         self == Self::Python
     }
 
-    /// Whether it is a shell, which speaks of itself where programs complain.
+    /// Whether it is a shell, which writes its own messages where programs write theirs.
     pub(super) fn is_shell(self) -> bool {
         self == Self::Bash
     }
@@ -450,7 +450,7 @@ impl Interpreter {
         let _ = self.handle.signal(libc::SIGKILL, true).await;
     }
 
-    /// Waits until it is ready; says who goes on when it dies.
+    /// Waits until it is ready; returns the process that takes over when it dies.
     async fn ready(&mut self) -> Result<i32, StartError> {
         let mut words = Vec::new();
         while let Some(event) = self.events.recv().await {

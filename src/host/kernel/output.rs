@@ -33,7 +33,7 @@ const EVENT_COST: u64 = 64;
 const LATE_MAX: usize = 2000;
 /// The longest line that is looked at, in characters.
 const LINE_MAX: usize = 500;
-/// What a shell says of a program that SIGXFSZ has ended.
+/// A shell's message about a program that SIGXFSZ has ended.
 const FILE_TOO_LARGE: &str = "153";
 
 /// Which of the two outputs.
@@ -66,7 +66,7 @@ pub(super) struct Answer {
     /// Read in standard error, where programs complain.
     complaints: Complaints,
     last_line: LastLine,
-    /// Takes out what an interactive shell says of its terminal.
+    /// Removes an interactive shell's messages about its terminal.
     sieve: Option<Sieve>,
     /// What was printed between executions: since the last, until this one begins; then, since this one ended.
     late: Late,
@@ -137,7 +137,7 @@ impl Incoming {
 }
 
 impl Answer {
-    /// For the cell with this id. It may say `max_bytes` in all.
+    /// For the cell with this id. It may print `max_bytes` in total.
     pub(super) fn new(id: &str, max_bytes: u64, is_shell: bool, clock: Clock) -> Self {
         Self {
             stdout: Incoming::new(id),
@@ -179,7 +179,7 @@ impl Answer {
         self.release(lane);
     }
 
-    /// Adds a frame; says whether it is the cell's last. All output that was written before it must be here.
+    /// Adds a frame; returns whether it is the cell's last. All output that was written before it must be here.
     pub(super) fn frame(&mut self, frame: Held<Frame>) -> bool {
         let (frame, credit) = frame.into_parts();
         if frame.k < self.next_frame {
@@ -266,7 +266,7 @@ impl Answer {
         }
     }
 
-    /// It has lost its reader and is interrupted: what it says from now on goes to the next execution.
+    /// It has lost its reader and is interrupted: its output from now on goes to the next execution.
     pub(super) fn silence(&mut self) {
         self.silent = true;
         self.late.interrupted = true;
@@ -277,7 +277,7 @@ impl Answer {
         self.failed
     }
 
-    /// The interpreter has ended; says whether its last lines were that memory is full.
+    /// The interpreter has ended; returns whether its last lines were that memory is full.
     pub(super) fn died_of_memory(&mut self) -> bool {
         self.finish_text();
         self.complaints.found().contains(&"oom")
@@ -460,7 +460,7 @@ impl Answer {
             }
             return;
         }
-        // An error is small and says why the cell failed; it always fits.
+        // An error is small and gives the cell's failure; it always fits.
         if bytes > self.left_bytes && !matches!(event, Event::Error(_)) {
             self.dropped_bytes += bytes;
             return;
@@ -504,7 +504,7 @@ pub(super) struct Late {
     bytes: u64,
     /// Whether it was said by an execution that was interrupted.
     interrupted: bool,
-    /// Where that one was interrupted, as its traceback says.
+    /// Where that one was interrupted, according to its traceback.
     place: String,
 }
 
@@ -516,7 +516,7 @@ impl Late {
         self.text.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// A note for the next execution, if there is something to tell.
+    /// A note for the next execution, if there is something to report.
     fn note(self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.text);
         // The marks of the execution before are not output.

@@ -56,7 +56,7 @@ pub(super) struct Request<'a> {
     pub(super) base_env: &'a BTreeMap<String, String>,
 }
 
-/// What a driver says. Members that a kind does not have are absent.
+/// A driver's message. Members that a kind does not have are absent.
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame {
     /// What it is.
@@ -85,7 +85,7 @@ pub(super) struct Frame {
     /// Of a source: what the answer is sent with.
     #[serde(default)]
     pub(super) n: u64,
-    /// Of an error: which limit of the sandbox it speaks of.
+    /// Of an error: the limit of the sandbox that it is about.
     #[serde(default)]
     pub(super) stop: Option<String>,
     /// Of the end: displays that were not sent.
@@ -113,7 +113,7 @@ pub(super) struct Made<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FrameKind {
-    /// The driver stands ready.
+    /// The driver is ready.
     Ready,
     /// The cell starts; output from before is not its.
     Begin,
@@ -125,7 +125,7 @@ pub(super) enum FrameKind {
     Source,
     /// The cell has ended.
     Done,
-    /// The driver waits for the next cell. Only Python's says so: it does more after [`FrameKind::Done`].
+    /// The driver waits for the next cell. Only Python's reports it: it does more after [`FrameKind::Done`].
     Rest,
 }
 
@@ -282,7 +282,7 @@ impl Marks {
                     if at > 0 {
                         pieces.push(Piece::Text(rest.slice(..at)));
                     }
-                    // Marks with nothing between them say no more than the highest of them.
+                    // Marks with nothing between them mean no more than the highest of them.
                     match pieces.last_mut() {
                         Some(Piece::Mark(last)) => *last = number.max(*last),
                         _ => pieces.push(Piece::Mark(number)),
@@ -338,7 +338,7 @@ impl Marks {
 enum Found {
     /// Number and length.
     Mark(u32, usize),
-    /// More bytes will tell.
+    /// Undecided until more bytes come.
     Perhaps,
     Nothing,
 }

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What a client asks for, in E2B's words.
+/// A client's request, in E2B's terms.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Asked {
     /// Addresses, ranges and names that may be reached.
@@ -62,7 +62,7 @@ impl Policy {
         Self { asked: Asked::default(), names: vec![], allow: vec![], deny: vec![], open: false }
     }
 
-    /// What was asked for. `open` is what a sandbox gets that asks for nothing.
+    /// The request. `open` is the default for a sandbox that requests nothing.
     pub(crate) fn new(asked: Asked, open: bool) -> Result<Self, BadRule> {
         if asked.allow_out.len().max(asked.deny_out.len()) > RULES_MAX {
             return Err(BadRule::TooMany);
@@ -123,7 +123,7 @@ impl Policy {
     /// Whether an address may be reached for its own sake, and not because a name led there.
     pub(crate) fn permits(&self, address: IpAddr) -> bool {
         let address = plain(address);
-        // To connect there is to connect to this machine, by an address that says nothing of it.
+        // Connecting there is connecting to this machine, by an address that does not show it.
         if address.is_unspecified() {
             return false;
         }
@@ -152,7 +152,7 @@ impl Name {
     }
 }
 
-/// A name as rules know it: lower case, no dot at its end. `None` for what is none, numbers in disguise among them:
+/// A name as rules use it: lower case, no dot at its end. `None` for an invalid one, numbers in disguise among them:
 /// resolvers read `127.1` and `0x7f000001` as addresses.
 pub(crate) fn host_name(text: &str) -> Option<String> {
     let text = text.strip_suffix('.').unwrap_or(text);
@@ -216,7 +216,7 @@ impl Range {
         match (self.base, address) {
             (IpAddr::V4(a), IpAddr::V4(b)) => same(a.to_bits().into(), b.to_bits().into(), 32),
             (IpAddr::V6(a), IpAddr::V6(b)) => same(a.to_bits(), b.to_bits(), 128),
-            // `0.0.0.0/0` is how E2B's clients say "everything".
+            // `0.0.0.0/0` is how E2B's clients write "everything".
             (IpAddr::V4(_), IpAddr::V6(_)) => self.length == 0,
             (IpAddr::V6(_), IpAddr::V4(_)) => false,
         }
@@ -264,7 +264,7 @@ const SPECIAL: &[Range] = &[
     Range::v6(0xff00, 0, 0, 8),
 ];
 
-/// Where clouds tell a machine its secrets. Each address counts alone: a rule on the network around it is not about it.
+/// Where clouds give a machine its secrets. Each address counts alone: a rule on the network around it does not cover it.
 const METADATA: &[Range] = &[
     Range::v4(169, 254, 0, 0, 16), // most of them, at 169.254.169.254 and its neighbours
     Range::v4(100, 100, 100, 200, 32),

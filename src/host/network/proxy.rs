@@ -93,7 +93,7 @@ struct Tunnel {
     far: Far,
 }
 
-/// Why a request is not carried out. The text goes to the sandbox and says nothing about this machine.
+/// Why a request is not carried out. The text goes to the sandbox and reveals nothing about this machine.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error("this is a proxy: send whole addresses (GET http://host/path) or CONNECT host:port")]
@@ -272,7 +272,7 @@ async fn judge_and_connect(
     let named = literal.is_none() && policy.names(host);
     let addresses = match literal {
         Some(address) => vec![address],
-        // A look-up tells the name's owner what was asked: not for names that are no one's business.
+        // A look-up reveals the request to the name's owner: not for names that are private.
         None if !named && !policy.is_open() => return Err(Refusal::NotAllowed(host.to_owned())),
         None => {
             let looked_up = tokio::time::timeout_at(until, egress.0.look_ups.look_up(host)).await;
@@ -339,7 +339,7 @@ struct Meter {
     end: AtomicEnd,
 }
 
-/// How a connection ended; the first that knows says so.
+/// How a connection ended; the first side to know reports it.
 #[derive(Debug)]
 struct AtomicEnd(std::sync::Mutex<&'static str>);
 

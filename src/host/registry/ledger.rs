@@ -182,7 +182,7 @@ impl<S: Clone> Ledger<S> {
         Some(entry.clone())
     }
 
-    /// Marks a running sandbox paused. `None` when there is none; `Some(None)` when it is paused already.
+    /// Marks a running sandbox paused. `None` when it does not exist; `Some(None)` when it is paused already.
     pub(crate) fn pause(&mut self, id: &str, now: DateTime<Utc>) -> Option<Option<S>> {
         let keep = self.bounds.max_pause;
         let entry = self.entries.get_mut(id).filter(|entry| !entry.is_over(now))?;

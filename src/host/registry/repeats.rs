@@ -26,7 +26,7 @@ struct Known {
 /// What a create with a key is to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// No one came with this key before: make one, then say so by [`Repeats::made`] or [`Repeats::forget`].
+    /// This key is new: create one, then report it by [`Repeats::made`] or [`Repeats::forget`].
     First,
     /// It made this one already.
     Made(String),

@@ -45,7 +45,7 @@ pub(super) fn router() -> Router {
     Router::new().route("/files", get(download).post(upload)).route("/files/compose", post(compose))
 }
 
-/// What the query of `/files` says.
+/// The query of `/files`.
 #[derive(Debug, Default)]
 pub(crate) struct Address {
     path: Option<String>,
@@ -86,7 +86,7 @@ impl Address {
         self.signature.is_some()
     }
 
-    /// Whether it says itself that its time is up.
+    /// Whether it reports itself that its time is up.
     pub(crate) fn has_expired(&self, now: DateTime<Utc>) -> bool {
         let expires = self.expires_unix.as_deref().map(str::parse::<i64>);
         self.is_signed() && expires.is_some_and(|expires| expires.is_ok_and(|at| at < now.timestamp()))
@@ -238,7 +238,7 @@ async fn read_piece(agent: &AgentHandle, path: &str, range: &Range<u64>) -> Resu
     agent.read_file(path, range.start, len).await
 }
 
-/// What a `Range` header asks for.
+/// The parts of a `Range` header.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Part(Range<u64>),
@@ -390,7 +390,7 @@ async fn upload_form(
             }
         }
     }
-    // Whatever stands behind the end means nothing, but a client may not read its answer before it has sent it.
+    // Bytes after the end are ignored, but a client may not read its answer before it has sent them.
     while body.next().await?.is_some() {}
     Ok(written)
 }

@@ -41,7 +41,7 @@ pub(super) struct Multipart {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Before the first delimiter; what stands there means nothing.
+    /// Before the first delimiter; bytes there are ignored.
     Preamble,
     /// Right behind a delimiter.
     Delimiter,
@@ -57,7 +57,7 @@ impl Multipart {
             return Err(Malformed::Boundary);
         }
         let delimiter = format!("\r\n--{boundary}").into_bytes();
-        // The first delimiter has no line break before it when nothing else stands there.
+        // The first delimiter has no line break before it when nothing else comes first.
         Ok(Self { buffer: BytesMut::from("\r\n"), delimiter, state: State::Preamble })
     }
 
@@ -159,7 +159,7 @@ fn parameter(value: &str, wanted: &str) -> Option<String> {
     }
 }
 
-/// The text up to the closing quote, and what stands behind that.
+/// The text up to the closing quote, and the text after it.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let mut out = String::new();
     let mut chars = text.char_indices();

@@ -1,4 +1,4 @@
-//! `process.Process`: programs that clients start, hear and speak to.
+//! `process.Process`: programs that clients start, read and write to.
 
 use std::sync::Arc;
 

@@ -20,7 +20,7 @@ use crate::wire::header::{CONNECT_TIMEOUT, KEEPALIVE_INTERVAL};
 
 /// The largest message a client may send. Input to a process comes in base64 and whole.
 pub(super) const MESSAGE_LIMIT: usize = 8 * 1024 * 1024;
-/// Between two signs of life on a stream, when the client names no interval (envd's own default).
+/// Between two keepalives on a stream, when the client names no interval (envd's own default).
 const KEEPALIVE_DEFAULT: Duration = Duration::from_secs(90);
 
 /// What a unary handler gives.
@@ -98,7 +98,7 @@ impl Envelopes {
 /// Messages of a server stream; an `Err` is its end.
 pub(super) type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, RpcError>> + Send>>;
 
-/// A server stream: its messages, a sign of life in every silence, and the end envelope.
+/// A server stream: its messages, a keepalive in every silence, and the end envelope.
 pub(super) fn stream_answer<T: Serialize + Send + 'static>(
     messages: Result<Messages<T>, RpcError>,
     keepalive: T,
@@ -135,13 +135,13 @@ fn encode(message: &impl Serialize) -> Bytes {
     }
 }
 
-/// The deadline that a call carries; none, or 0, is none.
+/// The deadline of a call; absent, or 0, means none.
 pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
     let millis: u64 = headers.get(CONNECT_TIMEOUT)?.to_str().ok()?.parse().ok()?;
     (millis > 0).then(|| Duration::from_millis(millis))
 }
 
-/// How often the client wants a sign of life.
+/// How often the client wants a keepalive.
 pub(super) fn keepalive_interval(headers: &HeaderMap) -> Duration {
     let asked = headers.get(KEEPALIVE_INTERVAL).and_then(|value| value.to_str().ok()?.parse().ok());
     asked.filter(|secs| *secs > 0).map_or(KEEPALIVE_DEFAULT, Duration::from_secs)
@@ -172,7 +172,7 @@ pub(super) fn refused(error: AgentError) -> RpcError {
     }
 }
 
-/// What a call says when its sandbox ends under it; clients then ask whether it still runs.
+/// The error of a call whose sandbox ends under it; clients then ask whether it still runs.
 pub(super) fn sandbox_gone() -> RpcError {
     RpcError::new(Code::Unavailable, crate::wire::error::SANDBOX_NOT_FOUND)
 }
