@@ -190,7 +190,7 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// How long a control-plane or file request may take, with its repetitions.
     pub request_timeout: Duration,
-    /// What is tried again, and how often.
+    /// The requests that are retried, and how often.
     pub retry: RetryOptions,
     /// How fast sandboxes may be asked for.
     pub creates: CreateLimits,
@@ -278,7 +278,7 @@ pub struct E2bClient {
     state: Arc<EndpointState>,
 }
 
-/// What the clients of all endpoints have in common.
+/// The state that the clients of all endpoints share.
 #[derive(Debug)]
 struct Shared {
     options: Options,

@@ -116,7 +116,7 @@ pub enum HostError {
     Listen {
         /// The address asked for.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },

@@ -76,7 +76,7 @@ impl Circuit {
         match *state {
             State::Closed { .. } => Ok(()),
             State::Open { until } if now < until => Err(E2bError::CircuitOpen { retry_after: until - now }),
-            // A probe whose caller went away must not hold the door for ever.
+            // A probe whose caller went away must not hold the circuit open forever.
             State::HalfOpen { since } if now < since + self.options.open_for => {
                 Err(E2bError::CircuitOpen { retry_after: since + self.options.open_for - now })
             }

@@ -20,7 +20,7 @@ pub enum E2bError {
     Setting {
         /// Which one.
         what: &'static str,
-        /// What is wrong with it.
+        /// The error in it.
         problem: String,
     },
     /// The key or token is missing or wrong. Check `E2B_API_KEY`.
@@ -34,7 +34,7 @@ pub enum E2bError {
     Refused {
         /// The HTTP status.
         status: u16,
-        /// Its words.
+        /// Its message.
         message: ProviderText,
     },
     /// The life time is beyond the tier's. The client has learned the cap and uses it from now on.
@@ -46,19 +46,19 @@ pub enum E2bError {
     /// The thing that was named does not exist.
     #[error("{what} not found: {message}")]
     NotFound {
-        /// What kind of thing.
+        /// The kind of object.
         what: Subject,
-        /// The provider's words.
+        /// The provider's message.
         message: ProviderText,
     },
     /// The state of the thing does not allow this, now or at all.
     #[error("conflict with the state of the {what}: {message}")]
     Conflict {
-        /// What kind of thing.
+        /// The kind of object.
         what: Subject,
         /// The provider's code for it, see [`crate::wire::error::error_code`].
         error_code: Option<String>,
-        /// Its words.
+        /// Its message.
         message: ProviderText,
     },
     /// Too many requests, or as many sandboxes as the plan allows. Nothing was done.
@@ -66,7 +66,7 @@ pub enum E2bError {
     RateLimited {
         /// How long to wait, where the provider said so.
         retry_after: Option<Duration>,
-        /// Its words.
+        /// Its message.
         message: ProviderText,
     },
     /// The provider is there and cannot serve now. Retry later.
@@ -78,7 +78,7 @@ pub enum E2bError {
         error_code: Option<String>,
         /// How long to wait, where the provider said so.
         retry_after: Option<Duration>,
-        /// Its words.
+        /// Its message.
         message: ProviderText,
     },
     /// The provider failed in itself.
@@ -86,7 +86,7 @@ pub enum E2bError {
     Failed {
         /// The HTTP status.
         status: u16,
-        /// Its words.
+        /// Its message.
         message: ProviderText,
     },
     /// The sandbox is not there: killed, expired, crashed or paused. [`E2bClient::liveness`](super::E2bClient::liveness)
@@ -158,7 +158,7 @@ pub enum E2bError {
     Rpc {
         /// Connect's code.
         code: Code,
-        /// Its words.
+        /// Its message.
         message: ProviderText,
     },
     /// A program that had to succeed in the sandbox did not.
@@ -185,7 +185,7 @@ pub enum E2bError {
     },
 }
 
-/// What was not found.
+/// The missing object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A sandbox.
@@ -552,7 +552,7 @@ impl fmt::Debug for ProviderText {
     }
 }
 
-/// What must not appear in a provider's text.
+/// Text that must not appear in a provider's message.
 #[derive(Default)]
 pub(super) struct Hide<'a> {
     secrets: Vec<&'a str>,

@@ -139,7 +139,7 @@ impl Files {
         .await
     }
 
-    /// What a path is.
+    /// The type of a path.
     ///
     /// # Errors
     /// [`E2bError::NotFound`].

@@ -79,7 +79,7 @@ impl fmt::Debug for McpServers {
 pub struct McpGateway {
     /// Where MCP clients outside find it (Streamable HTTP). Names the sandbox: keep it as a secret.
     pub url: Secret,
-    /// What they send as a bearer token.
+    /// Their bearer token.
     pub token: Secret,
 }
 

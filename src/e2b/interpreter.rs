@@ -1,6 +1,6 @@
 //! A code context that stays sound: one run at a time, and after an abort it is settled before the next run.
 //!
-//! The hosted server has a race: code sent within half a second of an abort hangs for ever, and code that was given up may
+//! The hosted server has a race: code sent within half a second of an abort hangs forever, and code that was given up may
 //! run later, unseen. So an aborted context is left alone for a moment, probed with a trivial cell, and restarted when the
 //! probe does not answer. [`Settled`] is the outcome.
 //!
@@ -25,7 +25,7 @@ use crate::wire::interpreter::{
 };
 use crate::wire::{INTERPRETER_PORT, JUPYTER_PORT, Secret};
 
-/// How long an aborted context is left alone: below half a second the next cell may hang for ever.
+/// How long an aborted context is left alone: below half a second the next cell may hang forever.
 const LEAVE_ALONE: Duration = Duration::from_millis(600);
 /// How long a probe may take to be taken by the kernel.
 const PROBE_START: Duration = Duration::from_secs(3);
@@ -57,7 +57,7 @@ pub struct Setup {
     pub envs: BTreeMap<String, Secret>,
 }
 
-/// What became of a context after an abort.
+/// The state of a context after an abort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     /// The interpreter answers; variables are there.

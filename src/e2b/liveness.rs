@@ -35,7 +35,7 @@ pub enum Liveness {
     },
 }
 
-/// What a new sandbox turned out to be.
+/// The state of a new sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
     /// Its interpreter answers, after this long.

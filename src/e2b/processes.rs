@@ -33,7 +33,7 @@ pub struct Processes {
     pub(super) envd: Envd,
 }
 
-/// What to start.
+/// The program to start.
 #[derive(Debug, Clone, Default)]
 pub struct Command {
     /// The program.
@@ -76,7 +76,7 @@ impl Command {
     }
 }
 
-/// What happens to a process.
+/// The events of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessUpdate {
     /// It wrote to standard output, or to its terminal.

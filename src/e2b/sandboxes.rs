@@ -26,7 +26,7 @@ pub struct CreateSandbox {
     pub metadata: BTreeMap<String, String>,
     /// Environment of every process. The hosted interpreter pastes these into source text, so keep them plain.
     pub envs: BTreeMap<String, Secret>,
-    /// Who may be reached from inside.
+    /// The network access from inside.
     pub network: NetworkPolicy,
     /// At the end of its life time: pause instead of kill.
     pub pause_on_timeout: bool,
@@ -52,7 +52,7 @@ impl Default for CreateSandbox {
     }
 }
 
-/// What a sandbox may reach.
+/// The network access of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum NetworkPolicy {
     /// Nothing.
@@ -132,7 +132,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// What it takes to talk to it.
+    /// Everything needed to talk to it.
     pub fn access(&self) -> SandboxAccess {
         SandboxAccess {
             id: self.id.clone(),

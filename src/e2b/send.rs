@@ -86,7 +86,7 @@ pub(super) struct Call<'a> {
     pub(super) body: Option<Vec<u8>>,
     pub(super) idempotency_key: Option<&'a str>,
     pub(super) repeat: Repeat,
-    /// What a 404 means.
+    /// The meaning of a 404.
     pub(super) subject: Subject,
     /// The sandbox's id, so that it is taken out of the provider's texts.
     pub(super) id: Option<&'a str>,

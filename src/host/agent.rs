@@ -48,7 +48,7 @@ pub struct ProcessSpec {
     pub env: Vec<(String, String)>,
     /// Where it starts; the home directory when absent. Relative paths start at the home directory.
     pub cwd: Option<String>,
-    /// What it reads.
+    /// Its standard input.
     pub stdin: Stdin,
     /// Columns and rows of a terminal to run it on. Output then comes as [`ProcessEvent::Pty`], and
     /// [`ProcessHandle::stdin`] types.
@@ -57,7 +57,7 @@ pub struct ProcessSpec {
     pub control: bool,
 }
 
-/// What a program reads from descriptor 0.
+/// A program's descriptor 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Stdin {
     /// Nothing: the end at once.
@@ -123,7 +123,7 @@ pub enum ProcessEvent {
     },
 }
 
-/// What is at a path.
+/// The entry at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileInfo {
     /// Last part of the path.
@@ -148,7 +148,7 @@ impl FileInfo {
         self.name.len() + self.path.len() + self.target.as_ref().map_or(0, String::len)
     }
 
-    /// What it costs to keep.
+    /// Its cost while it is kept.
     fn cost(&self) -> usize {
         size_of::<Self>() + THING + self.text_bytes()
     }
@@ -172,7 +172,7 @@ pub enum FileKind {
 pub struct WatchEvent {
     /// Path relative to the watched directory.
     pub name: String,
-    /// What happened.
+    /// The change.
     pub kind: WatchKind,
 }
 
@@ -200,9 +200,9 @@ pub enum AgentError {
     /// The kernel refused, inside the sandbox. `source.kind()` distinguishes not found, exists, full and so on.
     #[error("{doing}")]
     Refused {
-        /// What was being attempted.
+        /// The attempted operation.
         doing: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -234,7 +234,7 @@ struct Connection {
     account: Account,
     /// Processes that the kernel has ended so far because memory ran out.
     oom_kills: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// What happens in the sandbox.
+    /// Events in the sandbox.
     journal: Arc<Journal>,
 }
 
@@ -284,7 +284,7 @@ struct Answer {
     done: Option<tokio::sync::oneshot::Sender<Result<Answered, Failure>>>,
 }
 
-/// What a request came to.
+/// The outcome of a request.
 #[derive(Debug)]
 struct Answered {
     bytes: Bytes,

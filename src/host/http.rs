@@ -55,7 +55,7 @@ const REST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long open answers may take to end once the host shuts down.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The doors and what is behind them.
+/// The doors and the services behind them.
 pub(crate) struct Doors {
     pub(crate) registry: Registry,
     control: Router,
@@ -77,7 +77,7 @@ impl Doors {
     }
 }
 
-/// What clients that mean no good can hold.
+/// How much malicious clients can hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectionLimits {
     pub(crate) max_connections: usize,
@@ -470,7 +470,7 @@ impl Target {
         }
     }
 
-    /// Ids of older clients have a client id behind a dash.
+    /// Ids of older clients have a client id after a dash.
     fn sandbox(id: &str, port: &str) -> Result<Self, BadTarget> {
         let id = id.split('-').next().unwrap_or("");
         if !auth::is_sandbox_id(id) {

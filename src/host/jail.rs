@@ -47,7 +47,7 @@ use crate::telemetry::metrics;
 pub struct Options {
     /// The program that contains [`spawner_main`]; it is copied into memory and started from there.
     pub exe: PathBuf,
-    /// What separates a sandbox from the machine.
+    /// The isolation of a sandbox from the machine.
     pub isolation: Isolation,
     /// What a sandbox may use, unless its [`SandboxSpec`] overrides it.
     pub limits: SandboxLimits,
@@ -184,7 +184,7 @@ pub enum JailError {
         what: String,
         /// What to do about it.
         remedy: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -193,7 +193,7 @@ pub enum JailError {
     Setup {
         /// Which step.
         step: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -203,9 +203,9 @@ pub enum JailError {
     /// The spawner could not be started.
     #[error("the sandbox spawner could not be started: {doing}")]
     Start {
-        /// What was being attempted.
+        /// The attempted operation.
         doing: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -224,7 +224,7 @@ pub enum EndCause {
     Spawner,
 }
 
-/// What a sandbox uses now.
+/// A sandbox's current usage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Memory in use.
@@ -263,7 +263,7 @@ struct Connection {
 struct State {
     gone: bool,
     last_id: u32,
-    /// Who waits for a sandbox to come to life.
+    /// The callers that wait for a sandbox to start.
     births: HashMap<u32, oneshot::Sender<Result<Born, JailError>>>,
     /// Where the end of a sandbox is announced.
     ends: HashMap<u32, watch::Sender<Option<End>>>,
@@ -561,7 +561,7 @@ impl Connection {
     }
 }
 
-/// What came from a spawner.
+/// A message from a spawner.
 enum Heard {
     Reply(Reply, Vec<OwnedFd>),
     /// A sandbox whose descriptors did not fit into this process's table.
@@ -749,7 +749,7 @@ impl Jailed {
         (cause, end)
     }
 
-    /// What it uses now; zeros after the end.
+    /// Its current usage; zeros after the end.
     pub fn usage(&self) -> Usage {
         self.group.as_ref().map_or_else(|| self.agent.usage(), Group::usage)
     }

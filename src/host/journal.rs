@@ -11,7 +11,7 @@ use crate::domain::lock;
 /// The latest that is kept.
 const KEPT: usize = 200;
 
-/// What happened in and to one sandbox.
+/// The events of one sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     /// A moment on two clocks, from when it was someone's.
@@ -72,7 +72,7 @@ impl Journal {
         notes.push_back(note);
     }
 
-    /// What is kept, oldest first.
+    /// The entries, oldest first.
     pub(crate) fn lines(&self) -> Vec<Line> {
         let Some((began, clock)) = self.began.get().copied() else { return Vec::new() };
         let since = |at: Instant| match at.checked_duration_since(began) {

@@ -42,7 +42,7 @@ const ENV_MAX: usize = 64 << 10;
 /// How code contexts behave. The same for all sandboxes of a host.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What this machine has.
+    /// The interpreters of this machine.
     pub interpreters: Interpreters,
     /// What one execution may print, in bytes of text; more is dropped and counted.
     pub max_output_bytes: u64,

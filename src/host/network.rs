@@ -40,7 +40,7 @@ pub struct Options {
     pub idle: Duration,
     /// For looking a name up and connecting, together.
     pub dial: Duration,
-    /// Who knows the addresses of names.
+    /// The resolver for names.
     pub resolver: Resolver,
 }
 
@@ -60,7 +60,7 @@ impl Default for Options {
 /// Looks up one name.
 pub type LookUp = dyn Fn(&str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync;
 
-/// Who knows the addresses of names.
+/// The resolver for names.
 #[derive(Clone)]
 pub enum Resolver {
     /// This machine.

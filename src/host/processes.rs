@@ -30,7 +30,7 @@ pub(crate) struct Exit {
     pub(crate) oom: bool,
 }
 
-/// What a listener hears.
+/// The events for a listener.
 #[derive(Debug, Clone)]
 pub(crate) enum Heard {
     Output(ProcessEvent),
@@ -99,7 +99,7 @@ impl Processes {
         let table = lock(&self.0);
         let found = match which {
             Selector::Pid(pid) => table.get(pid),
-            // Of two with one tag the one that still runs is meant.
+            // Of two processes with one tag, the running one is meant.
             Selector::Tag(tag) => {
                 let mut tagged = table.values().filter(|process| process.tag.as_ref() == Some(tag));
                 tagged.clone().find(|process| !process.has_ended()).or_else(|| tagged.next_back())

@@ -73,7 +73,7 @@ struct Inner {
     shutdown: CancellationToken,
 }
 
-/// What is remembered of a sandbox that has ended.
+/// The record of a sandbox that has ended.
 #[derive(Debug)]
 struct Ended {
     id: String,
@@ -82,7 +82,7 @@ struct Ended {
     journal: Option<Arc<Journal>>,
 }
 
-/// What a new sandbox is to be.
+/// The settings of a new sandbox.
 #[derive(Debug)]
 pub(crate) struct New {
     pub(crate) label: Label,
@@ -90,7 +90,7 @@ pub(crate) struct New {
     /// What it begins with, where its label does not say it.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
     pub(crate) life: Duration,
-    /// What it may reach.
+    /// Its network access.
     pub(crate) network: Policy,
     /// The `Host` that its servers see.
     pub(crate) mask_host: Option<String>,
@@ -125,7 +125,7 @@ pub(crate) enum CreateError {
 #[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) text: String,
-    /// What was asked for, shortened.
+    /// A digest of the request.
     pub(crate) request: [u8; 32],
 }
 
@@ -133,7 +133,7 @@ pub(crate) struct Key {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotServing;
 
-/// What a pause found.
+/// The result of a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paused {
     Now,
@@ -532,7 +532,7 @@ impl Registry {
         POOL_SIZE.set(lock(&self.0.ready).values().map(VecDeque::len).sum::<usize>() as u64);
     }
 
-    /// Keeps the pool full; runs for ever.
+    /// Keeps the pool full; runs forever.
     async fn keep_ready(&self) {
         let mut spawner = self.0.maker.changes();
         loop {
@@ -589,7 +589,7 @@ impl Registry {
         self.0.maker.templates()
     }
 
-    /// Ends and pauses sandboxes when their time has come; runs for ever.
+    /// Ends and pauses sandboxes when their time has come; runs forever.
     async fn watch_ends(&self) {
         loop {
             let due = lock(&self.0.ledger).sweep(self.now());

@@ -36,7 +36,7 @@ const DISK_PATIENCE: Duration = Duration::from_secs(2);
 /// For matplotlib to list the fonts of the machine.
 const FONTS_PATIENCE: Duration = Duration::from_secs(120);
 
-/// What makes machines.
+/// The factory of machines.
 #[derive(Debug)]
 pub(crate) struct Maker {
     spawner: Spawner,
@@ -381,7 +381,7 @@ pub(crate) enum Reason {
     Expired,
 }
 
-/// Who may use a sandbox.
+/// The credentials of a sandbox.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) id: String,
@@ -520,7 +520,7 @@ impl Sandbox {
         self.egress.port()
     }
 
-    /// What it may reach.
+    /// Its network access.
     pub(crate) fn network(&self) -> Arc<Policy> {
         self.egress.policy()
     }

@@ -65,7 +65,7 @@ pub(crate) struct Snapshot {
     _share: Share,
 }
 
-/// What is kept, oldest first.
+/// The entries, oldest first.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     kept: Mutex<Vec<Arc<Snapshot>>>,
@@ -93,7 +93,7 @@ impl Snapshots {
     }
 
     /// Packs the files of a sandbox while its programs are frozen. Nothing is kept of it unless it is [added](Self::add).
-    /// Must not be dropped before its end: the programs would stay frozen for ever.
+    /// Must not be dropped before its end: the programs would stay frozen forever.
     pub(crate) async fn take(
         &self,
         sandbox: &Sandbox,
@@ -243,7 +243,7 @@ async fn pack(
     finish(doing, &handle, tokio::time::timeout(PATIENCE, done).await).await
 }
 
-/// What a program said at its end.
+/// A program's last output.
 #[derive(Debug, Default)]
 struct Said {
     /// `None` when a signal ended it, or when it ended with the sandbox.
@@ -278,7 +278,7 @@ async fn hear(
     Ok(said)
 }
 
-/// What became of a program; one that has not ended is ended.
+/// How a program ended; one that has not ended is killed.
 async fn finish(
     doing: &'static str,
     program: &super::agent::ProcessHandle,
@@ -298,7 +298,7 @@ async fn finish(
     result
 }
 
-/// What `tar` complained of first, as it may be shown: a name in it is the sandbox's, and of any length.
+/// `tar`'s first error, made fit to be shown: a name in it is the sandbox's, and of any length.
 fn first_line(complaints: &[u8]) -> String {
     const SHOWN: usize = 150;
     let text = String::from_utf8_lossy(complaints);
@@ -317,7 +317,7 @@ fn not_begun(doing: &'static str, error: &AgentError) -> SnapshotError {
     SnapshotError::Tar { doing, why }
 }
 
-/// What all snapshots may take, and who has how much of it.
+/// The space for all snapshots, and the share of each owner.
 #[derive(Debug)]
 struct Room {
     most_bytes: u64,

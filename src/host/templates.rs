@@ -18,7 +18,7 @@ use crate::domain::Clock;
 /// The description of a template, in its directory.
 const DESCRIPTION: &str = "template.json";
 
-/// What a template is.
+/// A template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Template {
     /// Its name: what `templateID` and a tenant's `template` name.
@@ -29,7 +29,7 @@ pub struct Template {
     pub node_modules: Option<PathBuf>,
     /// Modules that its Python interpreters import before their first cell, in sandboxes that are kept ready.
     pub preload: Vec<String>,
-    /// What was asked for, as it was asked.
+    /// The request, unchanged.
     pub packages: Vec<String>,
     /// Those that models know, with their versions, as its Python found them when it was made.
     #[serde(default)]
@@ -38,7 +38,7 @@ pub struct Template {
     pub created: DateTime<Utc>,
 }
 
-/// What a new template is made of.
+/// The contents of a new template.
 #[derive(Debug, Clone, Default)]
 pub struct NewTemplate {
     /// 1 to 64 of `a-z 0-9 . _ -`, beginning with a letter or digit.
@@ -69,7 +69,7 @@ pub enum TemplateError {
     /// There is no template of this name.
     #[error("there is no template {0}; `pathbox templates ls` shows those that are there")]
     NotFound(String),
-    /// Nothing was asked for.
+    /// Nothing was requested.
     #[error("a template needs --pip, --npm, --requirements or --python")]
     Empty,
     /// A program that installs did not do it.
@@ -83,9 +83,9 @@ pub enum TemplateError {
     /// A file or directory could not be used.
     #[error("{doing}")]
     Io {
-        /// What was being attempted.
+        /// The attempted operation.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },

@@ -32,7 +32,7 @@ struct Watcher {
     task: tokio::task::AbortHandle,
 }
 
-/// What happened since the last time.
+/// The changes since the last time.
 #[derive(Debug)]
 pub(crate) struct Drained {
     pub(crate) path: String,

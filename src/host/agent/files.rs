@@ -1,7 +1,7 @@
 //! File requests, carried out inside the sandbox as its user, so that no link leads anywhere that its programs
 //! could not go themselves.
 //!
-//! Only regular files are read and written: a pipe would wait for ever, and files in `/proc` are doors to processes.
+//! Only regular files are read and written: a pipe would wait forever, and files in `/proc` are doors to processes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
@@ -200,7 +200,7 @@ fn remove(place: &Place, path: &Path) -> Result<()> {
 /// no descriptor is held for each level. A link that takes a directory's place meanwhile is followed, which is why this is for
 /// a file system of our own.
 fn remove_tree(top: &Path) -> Result<()> {
-    // A program that goes on making what is removed here is not followed for ever.
+    // A program that goes on making what is removed here is not followed forever.
     const STEPS: u32 = 1_000_000;
     let mut steps = 0;
     let mut names = 0_u32;

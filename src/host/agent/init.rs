@@ -144,7 +144,7 @@ pub(crate) fn run(socket: OwnedFd, nice: i32, tools: Tools) {
     }
 }
 
-/// What a program reads and writes.
+/// The inputs and outputs of a program.
 struct Streams {
     inputs: [Input; 2],
     outputs: Vec<(Stream, File)>,
@@ -192,7 +192,7 @@ struct Agent {
     memory_kills: u32,
     programs: BTreeMap<u32, Program>,
     watches: Watches,
-    /// What programs enter before they are executed.
+    /// The control of signals that programs enter before they are executed.
     scope: Option<OwnedFd>,
     /// Programs are stopped, and stopped again should one of them go on.
     paused: bool,
@@ -668,7 +668,7 @@ impl Agent {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
-                    // No one reads it any more: swallow, so that the writer does not wait for ever.
+                    // No one reads it any more: swallow, so that the writer does not wait forever.
                     took += input.queue.drain(..).map(|piece| piece.charge).sum::<usize>();
                     input.file = None;
                 }

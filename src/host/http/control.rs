@@ -778,12 +778,12 @@ async fn templates(State(registry): State<Registry>) -> Json<Value> {
     Json(registry.templates().iter().map(listed).collect())
 }
 
-/// Ids of older clients have a client id behind a dash.
+/// Ids of older clients have a client id after a dash.
 fn known(id: &str) -> &str {
     id.split('-').next().unwrap_or("")
 }
 
-/// What create and connect answer.
+/// The answer of create and connect.
 fn sandbox(entry: &Entry) -> Sandbox {
     Sandbox {
         template_id: entry.label.template.clone(),

@@ -277,7 +277,7 @@ impl Group {
         self.number(0, if self.v2 { "memory.events" } else { "memory.oom_control" }, "oom_kill ")
     }
 
-    /// What the group uses now.
+    /// The group's current usage.
     pub(crate) fn usage(&self) -> Usage {
         let cpu_micros =
             if self.v2 { self.number(0, "cpu.stat", "usage_usec ") } else { self.cpuacct_micros() };

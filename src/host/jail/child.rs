@@ -20,9 +20,9 @@ pub(crate) const SOCKET: i32 = 3;
 /// Everything that a sandbox's first process needs, made before the fork.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
-    /// What separates it from the machine.
+    /// Its isolation from the machine.
     pub(crate) isolation: Isolation,
-    /// What it may use.
+    /// Its limits.
     pub(crate) limits: &'a SandboxLimits,
     /// Interpreters' directories.
     pub(crate) read_only: &'a [PathBuf],

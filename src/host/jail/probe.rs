@@ -15,13 +15,13 @@ use super::{JailError, Options, landlock, seccomp};
 /// One primitive and whether it works.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// What was tried.
+    /// The probed step.
     pub what: String,
     /// Whether it works.
     pub works: bool,
     /// Whether a sandbox can be made without it.
     pub needed: bool,
-    /// What was seen.
+    /// The observed result.
     pub seen: String,
     /// What to do about it; empty when it works.
     pub remedy: String,

@@ -29,7 +29,7 @@ pub(crate) enum Request {
     SetUp {
         /// The host's process number.
         host: i32,
-        /// What separates sandboxes from the machine.
+        /// The isolation of sandboxes from the machine.
         isolation: Isolation,
         /// Interpreters' directories.
         read_only: Vec<PathBuf>,
@@ -42,7 +42,7 @@ pub(crate) enum Request {
     Spawn {
         /// The host's number for it.
         id: u32,
-        /// What it may use.
+        /// Its limits.
         limits: SandboxLimits,
         /// Directories that it sees besides those of all.
         read_only: Vec<PathBuf>,
@@ -59,7 +59,7 @@ pub(crate) enum Reply {
         /// Features of the tier that this machine lacks.
         gaps: Vec<String>,
     },
-    /// Not ready, for ever.
+    /// Not ready, forever.
     CannotStart {
         /// Which step failed.
         step: String,
@@ -91,7 +91,7 @@ pub(crate) enum Reply {
     },
 }
 
-/// What is known of a sandbox that has ended.
+/// The record of a sandbox that has ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct End {
     /// Whether the kernel ended processes because of the memory limit.

@@ -16,7 +16,7 @@ pub(super) fn change_dir(cwd: &str) -> String {
     format!("builtin cd -- {} 2>/dev/null\n", quoted(cwd))
 }
 
-/// What runs one cell.
+/// The code that runs one cell.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     /// Runs the cell whose code is next on descriptor 3.

@@ -18,7 +18,7 @@ const ANSWER_MAX: usize = 64 << 20;
 /// How long it may take.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// What is made ready.
+/// The prepared cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Source {
     /// A cell in JavaScript.
@@ -37,7 +37,7 @@ pub(super) struct Prepared {
     /// For each of its lines, from 0, the line of the source that it comes from, from 1. Empty when they are the same.
     #[serde(default)]
     pub(super) lines: Vec<u32>,
-    /// What a module imports, as it is written there.
+    /// The import of a module, as it is written there.
     #[serde(default)]
     pub(super) imports: Vec<String>,
 }
@@ -51,7 +51,7 @@ impl Prepared {
 /// Source that cannot be made ready.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Refused {
-    /// What is wrong.
+    /// The error.
     pub(super) message: String,
     /// Where, from 1; 0 when unknown.
     #[serde(default)]
@@ -266,7 +266,7 @@ mod with_oxc {
         Ok(Prepared { code, lines, imports: Vec::new() })
     }
 
-    /// What a module imports.
+    /// The imports of a module.
     fn imports(code: &str) -> Vec<String> {
         struct Imports(Vec<String>);
         impl<'a> Visit<'a> for Imports {

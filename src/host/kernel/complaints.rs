@@ -1,4 +1,4 @@
-//! Limits of the sandbox in the words of programs.
+//! Limits of the sandbox, recognised in error messages of programs.
 //!
 //! A shell, and any program that another has started, reports a full disk or a failed fork only in a sentence of the
 //! C library's. So what a failed execution wrote is read for those, line by line. A program that prints such a line without
@@ -9,7 +9,7 @@ const TAIL_MAX: usize = 512;
 /// Shorter lines cannot be a complaint.
 const TAIL_MIN: usize = "MemoryError".len();
 
-/// What was complained of so far.
+/// The complaints so far.
 #[derive(Debug, Default)]
 pub(super) struct Complaints {
     /// The line that has not ended, or its end.

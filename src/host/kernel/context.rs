@@ -109,7 +109,7 @@ struct Running {
     last_sign: Instant,
 }
 
-/// What happens next in a turn.
+/// The next step of a turn.
 enum Step<'a> {
     Order(Order),
     /// The client has gone.
@@ -163,7 +163,7 @@ impl Running {
         None
     }
 
-    /// Someone wants another interpreter; in E2B's words.
+    /// A caller wants another interpreter; with E2B's message.
     fn break_off(&mut self) {
         for (name, value) in [
             (platform_error::WEB_SOCKET, "The connections was lost, rerun the code to get the results"),

@@ -54,11 +54,11 @@ pub(super) struct Interpreter {
     room: Option<Credit>,
     /// Whether it waits for a cell. [`FrameKind::Rest`] reports it again after each.
     pub(super) at_rest: bool,
-    /// What wakes the copy that goes on when it dies.
+    /// The number that wakes the copy that takes over when it dies.
     resume: String,
     /// Which state of the sandbox's environment it has.
     pub(super) env_version: u64,
-    /// What was printed since the last cell.
+    /// The output since the last cell.
     pub(super) late: Late,
 }
 

@@ -89,7 +89,7 @@ struct Found {
 pub struct Problem {
     /// `python3`, `node` or `bash`.
     pub program: &'static str,
-    /// What is wrong with it.
+    /// The error in it.
     pub what: String,
     /// The Debian package that brings it.
     pub package: &'static str,

@@ -82,7 +82,7 @@ pub(super) struct Answer {
 struct Incoming {
     marks: Marks,
     waiting: VecDeque<Piece>,
-    /// What the waiting pieces cost.
+    /// The cost of the waiting pieces.
     waiting_cost: usize,
     /// The beginning of a character.
     partial: Vec<u8>,
@@ -558,7 +558,7 @@ impl Sieve {
     const HEAD: &str = "bash: [";
     const TAIL: &str = "] tcsetattr: ";
 
-    /// What of `text` is not the shell's.
+    /// The part of `text` that is not the shell's.
     fn pass(&mut self, text: &str) -> String {
         let all = std::mem::take(&mut self.held) + text;
         let mut out = String::with_capacity(all.len());
@@ -626,7 +626,7 @@ fn decode(mut partial: Vec<u8>, bytes: &[u8]) -> (String, Vec<u8>) {
     (text, Vec::new())
 }
 
-/// A result frame in E2B's words.
+/// A result frame in E2B's format.
 fn result(frame: Frame) -> ExecutionResult {
     let mut result = ExecutionResult { is_main_result: frame.main, ..ExecutionResult::default() };
     for (mime, raw) in frame.data.0 {

@@ -40,7 +40,7 @@ pub(super) struct Hello<'a> {
 pub(super) struct Request<'a> {
     /// Unguessable; every frame of the cell carries it.
     pub(super) id: &'a str,
-    /// What runs.
+    /// The code that runs.
     pub(super) code: &'a str,
     /// What the user wrote, when that is something else.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ pub(super) struct Request<'a> {
 /// A driver's message. Members that a kind does not have are absent.
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame {
-    /// What it is.
+    /// Its kind.
     pub(super) t: FrameKind,
     /// The cell it belongs to; absent in [`FrameKind::Ready`].
     #[serde(default)]
@@ -135,7 +135,7 @@ pub(super) fn frame(value: &impl Serialize) -> Bytes {
     framed(&serde_json::to_vec(value).unwrap_or_default())
 }
 
-/// `payload` behind its length.
+/// `payload` after its length.
 pub(super) fn framed(payload: &[u8]) -> Bytes {
     let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
     [&len.to_le_bytes(), payload].concat().into()
@@ -242,7 +242,7 @@ pub(super) enum Piece {
 }
 
 impl Piece {
-    /// What it costs to keep.
+    /// Its cost while it is kept.
     pub(super) fn cost(&self) -> usize {
         let text = if let Self::Text(text) = self { text.len() } else { 0 };
         THING + text

@@ -1,13 +1,13 @@
-//! The name in a TLS greeting (RFC 8446 section 4.1.2, RFC 6066 section 3), read before any key exists.
+//! The name in a TLS ClientHello (RFC 8446 section 4.1.2, RFC 6066 section 3), read before any key exists.
 //!
-//! Only that name is looked for, and whether it is the true one: an encrypted greeting (RFC 9849) inside the one that
+//! Only that name is looked for, and whether it is the true one: an encrypted ClientHello (RFC 9849) inside the one that
 //! can be read names another. Everything is bounded, and anything unclear is not accepted as a ClientHello.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Longest greeting. Those of today are below 3 KiB.
+/// The longest ClientHello. Those of today are below 3 KiB.
 const GREETING_MAX: usize = 32 * 1024;
 const RECORD_MAX: usize = 16 * 1024;
 
@@ -23,7 +23,7 @@ pub(crate) struct Greeting {
 const SERVER_NAME: [u8; 2] = [0, 0];
 const ENCRYPTED_HELLO: [u8; 2] = [0xfe, 0x0d];
 
-/// Reads a greeting.
+/// Reads a ClientHello.
 ///
 /// # Errors
 /// `InvalidData` when something else comes.
@@ -60,7 +60,7 @@ pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Gree
     }
 }
 
-/// The name in a greeting's body; the outer `None` when it is malformed.
+/// The name in a ClientHello's body; the outer `None` when it is malformed.
 #[expect(clippy::option_option, reason = "malformed and nameless are different things")]
 fn server_name(hello: &[u8]) -> Option<Option<String>> {
     let mut rest = hello.get(2 + 32..)?; // version, random

@@ -95,7 +95,7 @@ impl Policy {
         self.open
     }
 
-    /// What was asked for.
+    /// The request.
     pub(crate) fn asked(&self) -> &Asked {
         &self.asked
     }
@@ -109,7 +109,7 @@ impl Policy {
         })
     }
 
-    /// Whether a connection to this port is looked into for the name in its TLS greeting.
+    /// Whether the ClientHello of a connection to this port is checked for its name.
     pub(crate) fn is_tls_port(&self, port: u16) -> bool {
         port == 443 || self.asked.https_ports.contains(&port)
     }

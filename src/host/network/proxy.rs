@@ -1,7 +1,7 @@
 //! The proxy itself: `CONNECT` for TLS and for whatever an address was permitted for, whole requests for plain HTTP.
 //!
 //! A permitted name is only as good as the check that it is that name which is spoken to. With plain HTTP the proxy
-//! writes the `Host` itself, from the address of the request; inside `CONNECT` it reads the name in the TLS greeting.
+//! writes the `Host` itself, from the address of the request; inside `CONNECT` it reads the name in the ClientHello.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -88,7 +88,7 @@ pub(super) async fn serve(egress: &Egress, policy: Arc<Policy>, link: Link) {
 /// A permitted `CONNECT`.
 struct Tunnel {
     upgrade: hyper::upgrade::OnUpgrade,
-    /// What the TLS greeting has to name.
+    /// The name that the ClientHello must contain.
     name: Option<String>,
     far: Far,
 }

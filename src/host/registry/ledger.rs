@@ -68,7 +68,7 @@ pub(crate) struct Full {
     pub(crate) next_end_secs: u64,
 }
 
-/// What is due at a moment.
+/// The sandboxes that are due at a moment.
 #[derive(Debug)]
 pub(crate) struct Due<S> {
     /// Taken out of the ledger; to be killed.

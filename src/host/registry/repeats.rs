@@ -16,7 +16,7 @@ pub(super) struct Repeats(BTreeMap<String, Known>);
 
 #[derive(Debug)]
 struct Known {
-    /// What was asked for, shortened.
+    /// A digest of the request.
     request: [u8; 32],
     at: DateTime<Utc>,
     /// `None` while it is being made.

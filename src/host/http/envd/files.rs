@@ -136,7 +136,7 @@ impl From<Malformed> for Failed {
     }
 }
 
-/// What the sandbox refused, for a file at `path`.
+/// The sandbox's refusal, for a file at `path`.
 fn refused(path: &str, error: AgentError) -> Failed {
     use std::io::ErrorKind;
     match error {
@@ -171,7 +171,7 @@ async fn download(Extension(sandbox): Box, request: Request) -> Result<Response,
     match info.kind {
         FileKind::File => {}
         FileKind::Dir => return Err(Failed::invalid(format!("path '{asked}' is a directory"))),
-        // Reading a pipe could wait for ever.
+        // Reading a pipe could block forever.
         FileKind::Other | FileKind::Link => {
             return Err(Failed::invalid(format!("path '{asked}' is not a regular file")));
         }

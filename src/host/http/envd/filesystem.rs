@@ -192,7 +192,7 @@ async fn file_event(
         WatchKind::Chmod => FileEventType::Chmod,
     };
     let entry = match with_entry {
-        // What is gone again has none.
+        // A removed entry has none.
         true => entry_within(sandbox, &format!("{dir}/{}", change.name), steps).await.ok(),
         false => None,
     };

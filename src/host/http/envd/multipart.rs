@@ -8,7 +8,7 @@ const HEAD_LIMIT: usize = 16 * 1024;
 /// The longest boundary, from RFC 2046.
 const BOUNDARY_LIMIT: usize = 70;
 
-/// What comes next.
+/// The next piece of the body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     /// A part begins.
@@ -43,7 +43,7 @@ pub(super) struct Multipart {
 enum State {
     /// Before the first delimiter; bytes there are ignored.
     Preamble,
-    /// Right behind a delimiter.
+    /// Right after a delimiter.
     Delimiter,
     Data,
     End,

@@ -23,7 +23,7 @@ pub(super) const MESSAGE_LIMIT: usize = 8 * 1024 * 1024;
 /// Between two keepalives on a stream, when the client names no interval (envd's own default).
 const KEEPALIVE_DEFAULT: Duration = Duration::from_secs(90);
 
-/// What a unary handler gives.
+/// The result of a unary handler.
 pub(super) type Answer<T> = Result<Json<T>, Failed>;
 
 /// A call that failed, as an HTTP answer.
@@ -147,7 +147,7 @@ pub(super) fn keepalive_interval(headers: &HeaderMap) -> Duration {
     asked.filter(|secs| *secs > 0).map_or(KEEPALIVE_DEFAULT, Duration::from_secs)
 }
 
-/// What the sandbox refused, in Connect's words.
+/// The sandbox's refusal, as a Connect error.
 pub(super) fn refused(error: AgentError) -> RpcError {
     use std::io::ErrorKind;
     match error {
