@@ -1,4 +1,5 @@
-//! Runs of base64, base32 and hexadecimal digits that are text, and lists of its bytes: decoded, and looked at like any other.
+//! Runs of base64, base32 and hexadecimal digits that encode text, and lists of its bytes: decoded and scanned like any other
+//! text.
 
 use super::classes::alphanumeric_or;
 
@@ -42,7 +43,7 @@ pub(super) fn listed_numbers(list: &[u8]) -> Option<Listed> {
     })
 }
 
-/// The text whose bytes are listed with a comma or up to three blanks between.
+/// The text whose bytes are listed with a comma or up to three spaces between.
 fn listed(list: &[u8], item: impl Fn(&[u8]) -> Option<(u8, usize)>) -> Option<Listed> {
     let (mut bytes, mut at, mut end) = (Vec::new(), 0, 0);
     while let Some((byte, len)) = item(&list[at..]).filter(|_| bytes.len() < MAX) {

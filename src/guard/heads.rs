@@ -1221,7 +1221,7 @@ pub(super) fn speaks_alone(meant: Meaning) -> bool {
     meant.iter().any(|sense| HEADS.columns[usize::from(sense.column)].speaks_alone(sense))
 }
 
-/// Whether a head is the name of something and of nothing else.
+/// Whether a head has one meaning only.
 pub(super) fn is_sure(meant: Meaning) -> bool {
     meant.iter().any(|sense| sense.trust == Trust::Sure)
 }

@@ -114,7 +114,7 @@ impl Reading {
         while let (next, len, Some(end)) = next_quote(bytes, at) {
             at = next + len;
             let becomes = match bytes[at - 1] {
-                // In JSON that Python shows a quote is one of JSON.
+                // In JSON that Python prints, a quote is JSON's.
                 b'"' if json && end => continue,
                 sign if end => {
                     json = !json && sign == b'\'' && matches!(bytes.get(at), Some(b'[' | b'{'));

@@ -165,8 +165,9 @@ pub(super) fn may_be_series(text: &str, start: usize, end: usize) -> Option<usiz
     first
 }
 
-/// Whether a value in a line of a `Series` may be one that only its name makes personal or secret: it has digits or signs of passwords,
-/// or is a word behind a number or the name of a secret. Text waits for the name of no other, so it speaks of no other.
+/// Whether a value in a line of a `Series` may be one that only its name makes personal or secret: it has digits or punctuation
+/// of passwords, or is a word after a number or the name of a secret. Text waits for the name of no other, so the name applies to
+/// no other.
 fn needs_its_name(line: &str, (from, to): Span) -> bool {
     let value = &line[from..to];
     let decimal = value.contains('.') && value.replace(',', "").parse::<f64>().is_ok();
@@ -178,7 +179,7 @@ fn needs_its_name(line: &str, (from, to): Span) -> bool {
         && (value.bytes().any(sign) || !value.contains(' ') && labelled())
 }
 
-/// What the label of a line of a `Series` says of the value behind it, where that is a secret.
+/// The meaning that the label of a line of a `Series` gives the value after it, if that is a secret.
 fn secret_label(line: &str, (from, _): Span) -> Meaning {
     let meant = heads::meaning(line[..from].trim());
     if heads::only_secret(meant) { meant } else { &[] }
@@ -279,7 +280,7 @@ struct Line<'a> {
     places: &'a [usize],
     /// Whether it continues text that was read before, and whether within a string.
     goes_on: Option<bool>,
-    /// What the name of the `Series` that it belongs to says; nothing where that is a record, whose labels are names.
+    /// The meaning of the name of the `Series` that it belongs to; none if that is a record, whose labels are names.
     series: Option<Meaning>,
     /// Whether a nearby label decided the kind of a number in the piece.
     labelled: bool,
@@ -583,7 +584,7 @@ fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) 
     }
 }
 
-/// Whether JSON begins behind a quote, as Python shows a text of it.
+/// Whether JSON begins after a quote, as in Python's repr of it.
 fn begins_json(string: &[u8]) -> bool {
     let text = &string[1..];
     let opens = text.iter().take_while(|byte| b"[{ ".contains(byte)).count();
@@ -1163,7 +1164,7 @@ fn is_rule(line: &str) -> bool {
         .all(|c| matches!(c, ' ' | '-' | '+' | '=' | '|' | ':' | '*' | '\r' | '\u{2500}'..='\u{257f}'))
 }
 
-/// Whether a line that begins so may be the head of a table, behind something that stands before it too.
+/// Whether a line with this beginning may be the head of a table, also after a prefix.
 fn may_begin_head(line: &str) -> bool {
     let comment = line.starts_with("//") || line.starts_with("/*");
     let sign = |first: u8| b"|\"'#_(,;.\t[!\\&:>+*=-/".contains(&first);
@@ -1207,8 +1208,8 @@ fn frame_row(head: &Head, gaps: bool, line: &str, found: &mut Found<'_>) -> bool
         || shifted().is_some_and(|columns| fixed_row(&columns, gaps, line, found))
 }
 
-/// Whether the cells of a row stand apart, as those of a secret have to: with a gap between two, or each at the end of its head. Where
-/// the only gap of the head is before its first name, an index stands below that.
+/// Whether the cells of a row are apart, as required for secrets: with a gap between two, or each at the end of its head. Where
+/// the only gap of the head is before its first name, an index is below that.
 fn stands_apart(columns: &[Column], gaps: bool, line: &str, parts: usize) -> bool {
     if !gaps {
         return false;

@@ -287,7 +287,7 @@ fn a_head_alone_does_not_make_a_count_a_word_or_a_date_a_finding() {
     }
 }
 
-/// The blanks before a head stand over an index, and are a gap like any.
+/// The spaces before a head are over an index, and are a gap like any other.
 #[test]
 fn a_password_is_found_in_a_frame_of_any_shape() {
     let guard = Guard::default();

@@ -385,7 +385,7 @@ impl Scanner<'_> {
         start < self.from || end - start > 64 || !digits(start) & last_bits(end - start) != 0
     }
 
-    /// Looks at texts whose bytes are listed: as pairs of hexadecimal digits, as numbers in a bracket.
+    /// Scans texts whose bytes are listed: as pairs of hexadecimal digits, as numbers in a bracket.
     pub(super) fn listings(&mut self) {
         if self.depth >= MAX_DEPTH {
             return;
@@ -393,7 +393,7 @@ impl Scanner<'_> {
         let mut done = self.from;
         for at in 0..self.blocks.len() - 1 {
             let mut blanks = wide(self.blocks[at].sep, self.blocks[at + 1].sep);
-            // Eight signs with two bytes between.
+            // Eight characters with two bytes between.
             blanks &= blanks >> 3;
             blanks &= blanks >> 6;
             blanks &= blanks >> 12;

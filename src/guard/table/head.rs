@@ -281,7 +281,7 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
         return None;
     }
     let parts = segments(line);
-    // Blanks before the first name stand over an index, and are a gap as well.
+    // Spaces before the first name are over an index, and are a gap as well.
     let gaps = parts.len() > 1 || line.starts_with("  ");
     let cells = cells_of_head(line, &parts, gaps)?;
     if cells.is_empty()
@@ -357,7 +357,7 @@ fn cells_of_head(line: &str, parts: &[Span], gaps: bool) -> Option<Vec<Span>> {
                 meaningful[at..=*to].contains(&true) && heads::is_whole(&part[inner[at].0..inner[*to].1])
             };
             let to = (at + 1..inner.len().min(at + 6)).rev().find(known).unwrap_or(at);
-            // What stands in brackets belongs to the name before it.
+            // Text in brackets belongs to the name before it.
             let bracketed = |(from, _): &&Span| part[*from..].starts_with('(');
             let to = to + inner[to + 1..].iter().take_while(bracketed).count();
             cells.push((start + inner[at].0, start + inner[to].1));

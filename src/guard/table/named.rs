@@ -139,7 +139,7 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
     }
 }
 
-/// The length of `IN` or `NOT IN` of SQL before the bracket of its list.
+/// The length of SQL's `IN` or `NOT IN` before the bracket of its list.
 fn member(rest: &str) -> usize {
     let behind = strip_ignoring_case(rest, "NOT ").unwrap_or(rest);
     let list = strip_ignoring_case(behind, "IN ").or_else(|| strip_ignoring_case(behind, "IN"));

@@ -80,7 +80,7 @@ pub(super) fn may_speak(line: &str, places: impl Iterator<Item = usize> + Clone)
         || bytes.starts_with(b"  ") && is_short_head(name)
 }
 
-/// Whether a line is a few names with one blank between, as those of a frame are over short columns, and one of them sure.
+/// Whether a line is a few names with one space between, as in a frame with short columns, and one of them is certain.
 fn is_short_head(text: &str) -> bool {
     const MOST: usize = 5;
     let sign = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b' ');
