@@ -440,7 +440,7 @@ fn passwords(url: &str) -> Vec<Secret> {
         let user = authority.rfind('@').map_or("", |at| &authority[..=at]);
         Some(format!("{scheme}://{user}host{more}"))
     };
-    // An address that does not parse is none that a password has been sent to.
+    // No password has been sent to an address that does not parse.
     let Some(Ok(url)) = one_host().map(|url| reqwest::Url::parse(&url)) else { return Vec::new() };
     let user = url
         .password()

@@ -91,7 +91,7 @@ impl Console {
         Self(Arc::new(Inner { execution, streams }))
     }
 
-    /// The page itself, which says nothing of this server and needs no caller.
+    /// The page itself, which reveals nothing about this server and needs no caller.
     pub fn open(&self) -> Router {
         let page = async || {
             let headers = [

@@ -41,7 +41,7 @@ pub use secret::{Secret, derive_key, same_bytes};
 pub use session::SessionFact;
 pub use usage::{OwnQuota, Period, Prices, Quota, QuotaKind, QuotaReached};
 
-/// Locks a mutex for a few lines. What a panic left behind is whole: each of these regions changes one thing.
+/// Locks a mutex for a few lines. Data is consistent after a panic: each of these regions changes one thing.
 pub fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -50,7 +50,7 @@ const MAX_STREAMS: u32 = 128;
 /// Numbers of the listener.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What stands before every path, e.g. `/pathbox`; empty when nothing does.
+    /// The prefix of every path, e.g. `/pathbox`; may be empty.
     pub base_path: String,
     /// Connections at a time. Beyond it, one without a request makes room; when there is none, the answer is 503.
     pub max_connections: usize,

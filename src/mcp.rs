@@ -116,7 +116,7 @@ pub struct Options {
     pub patience: Duration,
     /// Where clients reach the server over HTTP.
     pub own_url: crate::domain::OwnUrl,
-    /// Which door the handler stands behind.
+    /// The door of the handler.
     pub door: caller::Door,
     /// Who may enter contexts.
     pub sharing: crate::domain::SharingRules,

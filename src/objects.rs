@@ -47,7 +47,7 @@ pub enum Options {
 pub struct Bucket {
     /// Its name.
     pub name: String,
-    /// What stands before each key; may be empty.
+    /// The prefix of each key; may be empty.
     pub prefix: String,
     /// Its region.
     pub region: String,
@@ -230,7 +230,7 @@ impl Objects {
         let old = self
             .store
             .list(Some(&self.prefix))
-            // Keys come in order of their ids, so behind the first young one there are young ones only.
+            // Keys come in order of their ids, so after the first young one there are only young ones.
             .try_take_while(move |found: &ObjectMeta| std::future::ready(Ok(found.last_modified < stop)))
             .try_filter(move |found| std::future::ready(found.last_modified < cutoff))
             .map_ok(|found| found.location)

@@ -48,7 +48,7 @@ const QUIET: [&str; 6] =
 /// What a line of the log goes through before it is written.
 pub type Sieve = fn(&str) -> String;
 
-/// Standard error behind a sieve.
+/// Standard error after a filter.
 struct Sieved(Sieve);
 
 impl Write for Sieved {

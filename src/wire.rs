@@ -65,7 +65,7 @@ pub mod header {
     pub const CONNECT_VERSION: &str = "connect-protocol-version";
 }
 
-/// An envd version, comparable. Anything behind the third number is ignored.
+/// An envd version, comparable. Anything after the third number is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64, pub u64, pub u64);
 

@@ -74,7 +74,7 @@ struct Example {
     expect: Map<String, Value>,
 }
 
-/// What a report says of the pack that it rests on.
+/// A report's summary of the pack that it rests on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PackInfo {
@@ -185,7 +185,7 @@ impl Pack {
         self.kind
     }
 
-    /// What a report says of it.
+    /// A report's summary of it.
     pub fn info(&self) -> PackInfo {
         PackInfo {
             name: self.name(),

@@ -358,7 +358,7 @@ impl Checker {
     }
 }
 
-/// A number as plain decimal text, or nothing when it is none, or one that JSON's reader may have changed.
+/// A number as plain decimal text; `None` for other values, and for one that JSON's reader may have changed.
 fn decimal_text(value: &Value) -> Option<String> {
     let text = match value {
         Value::Number(number) if number.is_f64() => {

@@ -72,7 +72,7 @@ pub(super) fn slash(one: &str, other: &str) -> &'static str {
     }
 }
 
-/// Why there is no key for a token.
+/// Why a token's key is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoKey {
     /// The set does not have it.

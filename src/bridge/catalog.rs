@@ -45,7 +45,7 @@ pub struct Tool {
     pub asks: bool,
     /// Its parameters, read from the schema.
     pub parameters: Vec<Parameter>,
-    /// SHA-256 of what its server says of it, hex.
+    /// SHA-256 of its server's description of it, hex.
     pub definition: String,
     validator: OnceLock<Option<Validator>>,
 }

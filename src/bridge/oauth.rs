@@ -36,7 +36,7 @@ pub struct OAuth {
     pub client_secret: Option<Secret>,
     /// Is exchanged for access tokens; without, the client's own credentials are.
     pub refresh_token: Option<Secret>,
-    /// What is asked for, separated by blanks.
+    /// The requested scopes, separated by spaces.
     pub scope: Option<String>,
 }
 

@@ -162,7 +162,7 @@ fn key(server: &Server, tenant: &TenantId) -> (String, String) {
     (scope, server.name.clone())
 }
 
-/// The hash of what a tool says of itself, whatever the order of its members.
+/// The hash of a tool's own description, whatever the order of its members.
 pub(super) fn hash(parts: &[&Value]) -> String {
     let mut digest = Sha256::new();
     for part in parts {

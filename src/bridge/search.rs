@@ -22,13 +22,13 @@ const NAME: f32 = 2.0;
 const SERVER: f32 = 0.7;
 const DESCRIPTION: f32 = 1.7;
 const PARAMETERS: f32 = 0.3;
-/// What stands in for a word, as a part of the word itself.
+/// A substitute for a word, as a part of the word itself.
 const SAME_MEANING: f32 = 0.5;
 const SAME_SUBJECT: f32 = 0.3;
 /// The constant of reciprocal rank fusion: small, because only the first few matter.
 const FUSION: f32 = 10.0;
 
-/// Words that say nothing of a tool.
+/// Words that do not distinguish tools.
 const STOP_WORDS: &str = "a about above after again against all am an and any are at be been before being below between both \
 but by can could d did do does doing don down during each few for from give had has have he help here how i if in into is it \
 its just let lets like ll m me more most my need no nor not now of off on once only or other our out over own please re s same \
@@ -127,7 +127,7 @@ impl Index {
         hits
     }
 
-    /// What one word of a query gives each tool: the best of the word and of what stands in for it.
+    /// The score that one word of a query gives each tool: the best of the word and its substitutes.
     fn best_of(&self, stem: &str) -> HashMap<u32, f32> {
         let lists = &*LISTS;
         let weight = lists.weights.get(stem).copied().unwrap_or(1.0);

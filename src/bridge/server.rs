@@ -67,7 +67,7 @@ impl Server {
         (self.allow.is_empty() || any(&self.allow)) && !any(&self.deny)
     }
 
-    /// Whether a person has to be asked about its tool of this name, whatever the tool says of itself.
+    /// Whether a person has to be asked about its tool of this name, whatever the tool declares.
     pub fn confirms(&self, tool: &str) -> bool {
         self.confirm.iter().any(|pattern| pattern.matches(&self.name, tool))
     }

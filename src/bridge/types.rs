@@ -321,7 +321,7 @@ pub fn declarations<'a>(tools: impl Iterator<Item = &'a Tool>, style: Style) -> 
     out
 }
 
-/// What a tool says of itself and of its parameters.
+/// A tool's description of itself and of its parameters.
 pub fn documentation(tool: &Tool) -> String {
     let mut out = tool.description.clone();
     if tool.name != tool.identifier {

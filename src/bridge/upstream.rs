@@ -221,7 +221,7 @@ impl Upstream {
         }
     }
 
-    /// The connection, made if there is none that works.
+    /// The connection; a new one if none works.
     async fn connected(
         &self,
         state: &mut State,

@@ -29,7 +29,7 @@ pub struct HttpSettings {
     pub allowed_hosts: Vec<String>,
     /// Pages that may talk to it.
     pub allowed_origins: Vec<String>,
-    /// What stands before every path.
+    /// The prefix of every path.
     pub base_path: String,
     /// How clients reach it.
     pub public_url: Option<String>,

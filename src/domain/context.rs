@@ -63,7 +63,7 @@ macro_rules! text_enum {
             /// Every value, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// The value as it stands in the database and in results.
+            /// The value as it appears in the database and in results.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
             }

@@ -36,7 +36,7 @@ impl Reading {
 /// A form that is kept as a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
-    /// What is put behind the display's number: `.png`, `.chart.json`.
+    /// The suffix after the display's number: `.png`, `.chart.json`.
     pub extension: String,
     /// Its media type.
     pub mime_type: String,
@@ -211,7 +211,7 @@ fn trim_cells(out: &mut String) {
     out.truncate(end);
 }
 
-/// Adds text between tags, with blanks as a browser shows them.
+/// Adds text between tags, with spaces as a browser shows them.
 fn push_words(text: &str, out: &mut String) {
     let mut blank = text.starts_with(|c: char| c.is_ascii_whitespace());
     for word in text.split_ascii_whitespace() {

@@ -303,7 +303,7 @@ impl Outcome {
     }
 
     /// What went wrong, if the program did not just end itself with a status. What is known of the end of a shell or of a
-    /// command stands in the traceback.
+    /// command is in the traceback.
     pub fn exception(&self) -> Option<&CodeError> {
         let says = |error: &&CodeError| {
             error.status().is_none() || error.name != "SystemExit" && !error.traceback.is_empty()

@@ -1,11 +1,11 @@
 //! Where clients reach this server.
 
-/// What the settings say of it.
+/// Its settings.
 #[derive(Debug, Clone, Default)]
 pub struct OwnUrl {
     /// How clients reach the server, when that is known.
     pub public: Option<String>,
-    /// What stands before every path.
+    /// The prefix of every path.
     pub base_path: String,
 }
 

@@ -100,7 +100,7 @@ impl Owner {
         Self(name.into())
     }
 
-    /// As it stands in the database: the principal's name, or nothing for the tenant.
+    /// As stored in the database: the principal's name, or nothing for the tenant.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -114,7 +114,7 @@ impl std::str::FromStr for Owner {
     }
 }
 
-/// The longest name of a principal, in bytes. It stands in rows and handles.
+/// The longest name of a principal, in bytes. It is part of rows and handles.
 pub const MAX_PRINCIPAL: usize = 1024;
 
 /// A caller whose credential has been checked.
@@ -201,7 +201,7 @@ impl Principal {
 /// An API key as it is kept: everything but the key itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiKey {
-    /// The public part, 12 hex digits; it stands in the key itself.
+    /// The public part, 12 hex digits; it is part of the key itself.
     pub id: String,
     /// What its maker called it.
     pub name: String,

@@ -312,7 +312,7 @@ pub fn one_line(name: &str) -> String {
     visible(name).replace('\n', "\\n").replace('\t', "\\t")
 }
 
-/// Controls but for a line feed and a tab, what turns the direction of text, and tags.
+/// Controls except a line feed and a tab, characters that turn the direction of text, and tags.
 fn is_hidden(c: char) -> bool {
     c.is_control() && c != '\n' && c != '\t'
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')

@@ -67,7 +67,7 @@ impl Quota {
         self.sandbox_seconds.is_some() || self.executions.is_some() || self.money_micros.is_some()
     }
 
-    /// This quota where `own`, a tenant's, says nothing.
+    /// This quota, where a tenant's `own` leaves it open.
     pub fn or(&self, own: &OwnQuota) -> Self {
         Self {
             period: own.period.unwrap_or(self.period),

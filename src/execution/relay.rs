@@ -193,7 +193,7 @@ impl Link {
         loop {
             let (piece, after) = rest.split_at(rest.len().min(PIECE));
             let mark = if after.is_empty() { '.' } else { '+' };
-            // As the relay counts: the call, a blank, the mark, the piece, a line end.
+            // As the relay counts: the call, a space, the mark, the piece, a line end.
             let size = u32::try_from(call.to_string().len() + piece.len() + 3).unwrap_or(u32::MAX);
             tokio::select! {
                 permit = window.acquire_many(size) => match permit {

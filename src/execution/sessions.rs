@@ -28,7 +28,7 @@ impl SessionFacts {
         self.0.store().session_facts(session).await
     }
 
-    /// What was noted of any session within the last `age`, but for what sessions are to their clients.
+    /// The notes on all sessions within the last `age`, except what sessions are to their clients.
     ///
     /// # Errors
     /// The store's.

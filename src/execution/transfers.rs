@@ -89,7 +89,7 @@ impl Sealed {
 /// A new address.
 #[derive(Debug, Clone)]
 pub struct Address {
-    /// What stands behind `/files/`.
+    /// The part after `/files/`.
     pub token: String,
     /// Until when it is good.
     pub until: DateTime<Utc>,

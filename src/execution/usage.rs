@@ -32,7 +32,7 @@ impl Usage {
         Ok(report(&rows, by, &self.0.options().limits.prices))
     }
 
-    /// A tenant's quota: its own, and the configured one where that says nothing.
+    /// A tenant's quota: its own, and the configured one where that is open.
     ///
     /// # Errors
     /// The store's.

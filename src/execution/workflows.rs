@@ -1,8 +1,8 @@
 //! Workflows: begins, shows and steers them. `drive` lets them go on, `task` runs one task.
 //!
-//! A workflow is its log of events in the store; [`State`] is their fold. A caller who steers it writes an event; the replica that drives it holds
-//! the workflow's lease and does what is due. Both compare the number of the last event that they know, so two that act at
-//! once do not contradict each other: the later one looks again.
+//! A workflow is its log of events in the store; [`State`] is their fold. A caller who steers it writes an event; the replica
+//! that drives it holds the workflow's lease and does what is due. Both compare the number of the last event that they know, so
+//! two that act at once do not contradict each other: the later one looks again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -33,7 +33,7 @@ use super::{Call, Core, ExecutionError, Requester};
 mod drive;
 mod task;
 
-/// Bytes of a result that stands in the store; a larger one is an object.
+/// Bytes of a result that is kept in the store; a larger one is an object.
 const INLINE: usize = 64 << 10;
 /// Bytes of a result at most.
 const MAX_RESULT: usize = 64 << 20;
@@ -313,7 +313,7 @@ impl Workflows {
         self.0.shutdown.is_cancelled()
     }
 
-    /// What happened behind event `after`, as programs read it.
+    /// The events after event `after`, as programs read them.
     ///
     /// # Errors
     /// As [`Self::look`].

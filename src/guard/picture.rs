@@ -881,7 +881,7 @@ pub(super) mod tests {
         let hexadecimal =
             "%PDF-1.4\n%âãÏÓ\n1 0 obj\n<< /Filter /ASCIIHexDecode >>\nstream\n61736b>\nendstream";
         assert_eq!(file(hexadecimal.as_bytes()), None);
-        // What speaks of PDFs is not a document.
+        // Text about PDFs is not a document.
         for text in ["%PDF-1.7\nbob@example.com\n", "a line like %PDF-1.7 and 1 0 obj\nbob@example.com\n"] {
             assert_eq!(file(text.as_bytes()), Some(text.replace("bob@example.com", "[EMAIL_1]")));
         }

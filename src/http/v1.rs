@@ -505,7 +505,7 @@ async fn shared(by: Guest) -> Result<Response, Problem> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sealed {
-    /// `[EMAIL~...]`, as it stands in an output.
+    /// `[EMAIL~...]`, as it appears in an output.
     token: String,
     conversation: ConversationId,
     #[serde(default = "PathId::main")]

@@ -29,7 +29,7 @@ pub struct Defaults {
     pub path: PathId,
 }
 
-/// Which door a handler stands behind.
+/// The door of a handler.
 #[derive(Debug, Clone)]
 pub enum Door {
     /// This process's own: standard input, the command line.

@@ -1,6 +1,6 @@
 //! Whether the database serves, and if not, why.
 //!
-//! A database that is down refuses; one that is frozen, or behind a broken wire, says nothing and lets every call hang.
+//! A database that is down refuses; one that is frozen, or behind a broken wire, does not answer and lets every call hang.
 //! So neither a slow call nor an error decides: a probe on a connection of its own does. A state that holds for everyone
 //! is kept until a probe finds it changed; calls then fail at once instead of one after the other.
 

@@ -48,7 +48,7 @@ pub enum StoreError {
          (E2B_API_URL, E2B_SANDBOX_URL, E2B_API_KEY), or give each machine a database of its own"
     )]
     OtherPlace {
-        /// The other replica, by the name that stands in its database rows.
+        /// The other replica, by its name in its database rows.
         replica: String,
     },
     /// Migrations are missing and may not be applied by themselves. Run `pathbox migrate`.

@@ -2,8 +2,8 @@
 //!
 //! Each end of a run is an entry of its tenant's chain, written in the transaction that ends the run. A chain has lanes, so
 //! that ends of one tenant need not wait for each other. An entry's hash covers the one before it in its lane, so that
-//! anyone who changes, removes or inserts one changes every hash after it; [`verify`] finds the place. Someone who may write to the whole database can also compute a chain again: compare with an export that is
-//! kept elsewhere.
+//! anyone who changes, removes or inserts one changes every hash after it; [`verify`] finds the place. Someone who may write to
+//! the whole database can also compute a chain again: compare with an export that is kept elsewhere.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -220,7 +220,7 @@ struct Lane {
     head: ChainHead,
     n: i64,
     hash: String,
-    /// The hash of the entry that the head speaks of.
+    /// The hash of the entry that the head points to.
     at_head: Option<String>,
 }
 

@@ -231,7 +231,7 @@ fn cipher(master: &[u8; 32], tenant: &TenantId) -> XChaCha20Poly1305 {
     XChaCha20Poly1305::new(&Key::from(*key))
 }
 
-/// The header, then each part behind its length: no two places have the same bytes.
+/// The header, then each part after its length: no two places have the same bytes.
 fn associated_data(header: &[u8], place: Place<'_>) -> Vec<u8> {
     let mut aad = header.to_vec();
     for part in [place.tenant.as_str(), place.row, place.column] {

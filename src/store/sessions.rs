@@ -16,6 +16,6 @@ pub trait Sessions: Send + Sync {
     /// All that is known of a session.
     async fn session_facts(&self, session: &[u8; 32]) -> Result<Vec<SessionFact>, StoreError>;
 
-    /// What has been noted of any session within the last `age`, but for `chat`.
+    /// The notes on all sessions within the last `age`, except those of `chat`.
     async fn recent_session_facts(&self, age: Duration) -> Result<Vec<SessionFact>, StoreError>;
 }

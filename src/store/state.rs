@@ -1,4 +1,4 @@
-//! States of a database, each with one meaning, and which error of a driver speaks for which.
+//! States of a database, each with one meaning, and the driver errors that indicate each.
 //!
 //! The surprise: no error says by itself that the database is away. A pool that timed out says so of a database that
 //! refuses connections, of one that is full of them, and of ten callers that wait for one row. So an error only gives a

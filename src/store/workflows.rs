@@ -203,14 +203,14 @@ pub trait Workflows: Send + Sync {
         limit: u32,
     ) -> Result<Vec<WorkflowRow>, StoreError>;
 
-    /// Events behind number `after`, in order.
+    /// Events after number `after`, in order.
     async fn workflow_events(&self, id: Uuid, after: i64, limit: u32)
     -> Result<Vec<StoredEvent>, StoreError>;
 
     /// Results of these tasks, as far as there are.
     async fn workflow_results(&self, id: Uuid, tasks: &[String]) -> Result<Vec<TaskResult>, StoreError>;
 
-    /// Writes events behind the last one that the writer knows, all or none.
+    /// Writes events after the last one that the writer knows, all or none.
     async fn append_workflow(&self, append: &Append) -> Result<Appended, StoreError>;
 
     /// Takes workflows that are due and have no driver, or whose driver's lease has expired.

@@ -220,7 +220,7 @@ pub struct ProcessEnd {
     pub error: Option<String>,
 }
 
-/// Signals by their numbers on Linux, in the words that stand behind `signal: ` in [`ProcessEnd::status`].
+/// Signals by their numbers on Linux, with the names after `signal: ` in [`ProcessEnd::status`].
 const SIGNALS: [(i32, &str); 16] = [
     (1, "hangup"),
     (2, "interrupt"),

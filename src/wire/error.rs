@@ -38,7 +38,7 @@ pub mod error_code {
     pub const IDEMPOTENCY_UNKNOWN: &str = "idempotency_outcome_unknown";
 }
 
-/// What the proxy answers (status 502) when nothing stands behind a sandbox id or a port.
+/// The proxy's answer (status 502) when nothing is behind a sandbox id or a port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyError {
     /// The sandbox that was asked for.

@@ -42,7 +42,7 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// What each digit of hex is worth; 0xFF is none.
+/// The value of each hex digit; 0xFF for any other byte.
 const HEX: [u8; 256] = {
     let mut worth = [0xFF; 256];
     let mut digit = 0;

@@ -66,7 +66,7 @@ fn a_memory_hog_dies_alone_and_its_result_says_why() {
     let mut server =
         Server::start_with(command(data.path()).env("PATHBOX_HOST_MEMORY_MB", "256").arg("serve"));
     let before = resident_kib(server.child.id());
-    // Shared anonymous memory is no part of RLIMIT_DATA, so it shows that more than that holds.
+    // Shared anonymous memory is not part of RLIMIT_DATA, so it shows that more than that holds.
     let hog = "import mmap\nkeep = []\nwhile True:\n    m = mmap.mmap(-1, 16 << 20)\n    m.write(b'x' * (16 << 20))\n    keep.append(m)";
     let result = server.python(hog);
     assert_eq!(content(&result)["success"], false, "{result}");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::analysis_run::each;
 
-/// At least so many cases of each analysis.
+/// The minimum number of cases of each analysis.
 const CASES: usize = 15;
 
 #[test]

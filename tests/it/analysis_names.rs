@@ -173,7 +173,7 @@ fn unambiguous_names_are_accepted_and_noted() {
         assert_eq!(report.output.pointer(pointer), Some(&value), "{}", report.output);
         assert!(report.notes.iter().any(|said| said == note), "{:?}", report.notes);
     }
-    // a rate of 20 is no one's certain meaning
+    // a rate of 20 has no certain meaning
     let twenty = json!({"income": 1, "levies": [{"id": "t", "bands": [{"rate": 20}]}]});
     assert!(refusal(Kind::TaxCalculation, twenty).contains("a percentage as text like \"20%\""));
 }

@@ -86,7 +86,7 @@ pub(crate) fn output(kind: Kind, parameters: Value) -> Value {
     each(kind, [parameters]).remove(0).unwrap().output
 }
 
-/// What a refused call is told.
+/// The error of a refused call.
 pub(crate) fn refusal(kind: Kind, parameters: Value) -> String {
     let error = each(kind, [parameters]).remove(0).unwrap_err();
     assert!(error.is_callers(), "{error}");

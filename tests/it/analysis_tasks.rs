@@ -1,6 +1,6 @@
 //! Sixty tasks in plain words, through MCP in one server process: `tests/fixtures/analysis-tasks.jsonl` has the tasks and
 //! the right answers (computed by `analysis-tasks.py` beside it), `analysis-calls.jsonl` the calls and where each answer
-//! stands in the result. `docs/analysis-first-try.md` says how the calls were written.
+//! is in the result. `docs/analysis-first-try.md` describes how the calls were written.
 
 use pathbox::analysis;
 use serde_json::{Value, json};

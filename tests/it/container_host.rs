@@ -92,7 +92,7 @@ impl Machine {
         }
     }
 
-    /// Ends the host behind everyone's back.
+    /// Ends the host without notice.
     fn stop(&self) {
         let Ok(pid) = std::fs::read_to_string(self.bin.path().join("pid")) else { return };
         let _ = Command::new("kill").arg(pid.trim()).status();

@@ -217,7 +217,7 @@ impl Place<'_> {
         let hello = json!({
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}
         });
-        // The process may be gone at any moment, and with it whoever reads this.
+        // The process may be gone at any moment, and with it the reader of this.
         for message in [
             json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}),
             json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),

@@ -1,5 +1,5 @@
 //! The database goes away in the middle of load, frozen or stopped: contexts that the server holds go on, what they ran
-//! is recorded when it is back, in order and once, and everyone else is told to come back.
+//! is recorded when it is back, in order and once, and every other call is refused as retryable.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -32,7 +32,7 @@ impl Server {
     }
 }
 
-/// A run's events, told apart.
+/// A run's events, by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) stdout: String,

@@ -24,7 +24,7 @@ pub(crate) struct Provider {
 }
 
 impl Provider {
-    /// One that answers a request as told, and what it is not told about as a sound one does.
+    /// One that answers a request as scripted, and any other as a sound one does.
     pub(crate) fn start(told: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -479,7 +479,7 @@ fn readyz_and_doctor_report_a_dead_provider() {
         let result = session.python("1");
         assert_eq!(result["_meta"]["dev.pathbox/error"]["code"], "sandbox_unavailable", "{result}");
         let mut ready = server.send("GET", "/readyz", &[], b"");
-        // It is told, and takes no replica out.
+        // It is reported, and takes no replica out.
         assert_eq!(ready.status, 200);
         if ready.text().contains(r#""provider":"away""#) {
             break;
@@ -499,7 +499,7 @@ fn readyz_and_doctor_report_a_dead_provider() {
 
 #[test]
 fn no_log_at_any_level_and_no_result_holds_a_secret() {
-    // A provider that fails in turn in every way, and repeats all that it was told.
+    // A provider that fails in turn in every way, and repeats all that it received.
     let turn = AtomicUsize::new(0);
     let provider = Provider::start(move |request| {
         let told = ["x-api-key", "x-access-token", "e2b-traffic-access-token"];

@@ -691,7 +691,7 @@ async fn a_warm_run_is_one_request_on_one_connection() {
 
 #[tokio::test]
 async fn no_error_of_any_kind_reveals_a_secret() {
-    // A server that says everything it was told.
+    // A server that repeats everything that it received.
     let echo = |request: &Request| {
         let told = ["x-api-key", "x-access-token", "e2b-traffic-access-token"];
         let told: Vec<_> = told.iter().filter_map(|name| request.header(name)).collect();
@@ -740,7 +740,7 @@ async fn an_id_that_would_change_the_path_is_not_sent() {
 
 // --- a context that is brought back ------------------------------------------------------------------------------------
 
-/// A scripted kernel: decides about each `/execute` by its number; contexts and Jupyter answer as told.
+/// A scripted kernel: decides about each `/execute` by its number; contexts and Jupyter answer as configured.
 async fn kernel(
     execute: impl Fn(usize, &str) -> Reply + Send + Sync + 'static,
     jupyter: &'static str,

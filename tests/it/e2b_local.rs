@@ -400,7 +400,7 @@ async fn a_signed_url_reads_one_file_and_no_other() {
         files.write("/tmp/other", "secret").await.unwrap();
         let url = files.download_url("/tmp/a b.txt", None).unwrap();
         let http = reqwest::Client::builder().build().unwrap();
-        // A host at one address needs to be told which sandbox; the token is not sent.
+        // A host at one address needs the name of the sandbox; the token is not sent.
         let get = async |url: String| {
             let request = http
                 .get(url)

@@ -1,6 +1,6 @@
 //! Every recorded answer of the real code-interpreter server, through the client, byte for byte as it arrived.
 //!
-//! What each recording is stands beside its name: events in order, texts beyond 40 characters as their head and length,
+//! Each recording's content is listed beside its name: events in order, texts beyond 40 characters as their head and length,
 //! results with their formats and `*` for the main one.
 
 use std::path::Path;

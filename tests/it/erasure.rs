@@ -64,7 +64,7 @@ fn an_erasure_takes_keys_and_complete_outputs_too_and_leaves_other_tenants_data(
     assert!(command(data.path()).args(["audit", "verify"]).output().unwrap().status.success());
 }
 
-/// What was printed stands in rows, in pages that rows have left, in the log, in whole outputs and in results of workflows.
+/// Printed text is in rows, in pages that rows have left, in the log, in whole outputs and in results of workflows.
 #[test]
 fn nothing_of_what_was_erased_is_left_in_the_data_directory() {
     const TEXT: &str = "the colour of her first bicycle";

@@ -30,7 +30,7 @@ pub(crate) struct TestHost {
     shutdown: CancellationToken,
 }
 
-/// A sandbox as the control plane told of it.
+/// A sandbox as the control plane described it.
 pub(crate) struct TestSandbox {
     pub(crate) id: String,
     pub(crate) token: Option<String>,

@@ -1,4 +1,4 @@
-//! More connections than there is room for: who gets in, what the others are told, and HTTP/2.
+//! More connections than there is room for: who gets in, how the others are refused, and HTTP/2.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -227,7 +227,7 @@ impl Drop for Fleet {
     }
 }
 
-/// Asks until the answer is as expected: what one replica was told reaches the others within about a second.
+/// Polls until the answer is as expected: an update of one replica reaches the others within about a second.
 fn until(mut ask: impl FnMut() -> bool) {
     for _ in 0..600 {
         if ask() {

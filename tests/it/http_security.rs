@@ -221,7 +221,7 @@ fn a_user_stays_in_its_tenant_and_a_service_among_those_it_lists() {
     let own = run(&server, &as_acme, "x", chat);
     assert_eq!(own["structuredContent"]["error"]["name"], "NameError", "{own}");
 
-    // A handle of another tenant is no handle.
+    // A handle of another tenant is not valid.
     let arguments = json!({"code": "x", "language": "python", "context": handle});
     let stolen = server.stateless(&umbrella, "run_code", arguments, json!({})).answer();
     assert!(refused(&stolen["result"], "not_found"), "{stolen}");

@@ -18,7 +18,7 @@ fn resident_bytes(pid: u32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Opens so many sessions over one connection and gives the ids. No socket stays open for them.
+/// Opens this many sessions over one connection and returns the ids. No socket stays open for them.
 fn open(server: &HttpServer, count: usize) -> Vec<String> {
     let body = initialize("2025-11-25").to_string();
     let message = format!(

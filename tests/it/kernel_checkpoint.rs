@@ -73,7 +73,7 @@ async fn the_cell_runs_in_the_interpreter_itself() {
     let bench = Bench::new().await;
     bench.python("import os, subprocess; pid = os.getpid(); kept = 1").await;
     assert_eq!(bench.python("os.getpid() == pid").await.value(), "True");
-    // The copy is no one's child: whoever waits for children does not wait for it.
+    // The copy is not a child of any process: a program that waits for children does not wait for it.
     let told = bench.python("try: os.wait()\nexcept ChildProcessError: print('none')").await;
     assert_eq!(told.output(), "none\n");
     let told = bench.python("subprocess.run(['true']).returncode, os.system('exit 3') >> 8").await;
@@ -198,7 +198,7 @@ async fn a_cell_that_kills_its_copy_loses_only_the_checkpoint() {
         bench.python(&format!("{OTHERS}for p in others: os.kill(p, 9)\ntime.sleep(0.1); os._exit(1)")).await;
     assert_eq!(told.states, ["lost"], "{told:?}");
     assert_eq!(bench.python("1 + 1").await.value(), "2");
-    // Everything at once: who sent it survives, for it is not its own target.
+    // Everything at once: the sender survives, because it is not its own target.
     bench.python("kept = 1").await;
     assert!(bench.python("import os; os.kill(-1, 9)").await.errors.is_empty());
     assert_eq!(bench.python("kept").await.value(), "1");

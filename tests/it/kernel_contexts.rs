@@ -1,4 +1,4 @@
-//! Code contexts: queues, interrupts, restarts, limits, and what clients are told.
+//! Code contexts: queues, interrupts, restarts, limits, and what clients are sent.
 
 use std::time::{Duration, Instant};
 

@@ -94,7 +94,7 @@ async fn an_error_has_the_users_lines() {
         let told = bench.js(code).await;
         assert_eq!((&*told.error().name, &*told.error().value), (name, value), "{code}");
     }
-    // The reason behind an error, the parts of one that has several, and what an error says of itself.
+    // The cause of an error, the parts of one that has several, and an error's own description.
     for (code, reason) in [
         ("throw new Error('outer', { cause: new TypeError('inner') })", "[cause]: TypeError: inner"),
         ("throw new AggregateError([new Error('first'), new Error('second')], 'all')", "Error: second"),

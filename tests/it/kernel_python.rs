@@ -216,7 +216,7 @@ async fn output_between_cells_belongs_to_no_cell() {
     let told = bench.python("time.sleep(0.5); print('next')").await;
     assert_eq!(told.output(), "next\n");
     assert_eq!(told.stderr, "note: printed late, by what cell 1 left running:\nlate\n");
-    // What is no thread of the interpreter's has no name.
+    // A thread that is not the interpreter's has no name.
     let code = "import subprocess\np = subprocess.Popen('while [ ! -e go ]; do :; done; echo late; touch gone', shell=True)";
     assert_eq!(bench.python(code).await.output(), "");
     let told = bench.run("touch go; while [ ! -e gone ]; do :; done", "bash").await;

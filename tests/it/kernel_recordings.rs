@@ -1,6 +1,6 @@
 //! The recorded executions of E2B's code interpreter, asked of ours.
 //!
-//! Each answer must be the recorded one in kind, order and text. Where it is not, the reason stands in
+//! Each answer must be the recorded one in kind, order and text. Where it is not, the reason is in
 //! `docs/e2b-compatibility.md`, whose table is read here: a row that is not needed fails, like one that is missing.
 
 use std::collections::BTreeMap;

@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use crate::support::server::{Server, command};
 
-/// A run that meets a limit, and what its result says of it.
+/// A run that meets a limit, and how its result reports it.
 struct Row {
     what: &'static str,
     /// For Python, for JavaScript and TypeScript, and for Bash.
     code: [&'static str; 3],
     /// What `stoppedBy` names, if the limit is the sandbox's.
     stopped_by: &'static str,
-    /// What the error says, in any of its members. Empty: there is none.
+    /// The error's text, in any of its members. Empty: there is none.
     says: [&'static str; 3],
     /// What must not be lost by it.
     state: [&'static str; 3],

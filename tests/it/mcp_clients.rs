@@ -1,6 +1,6 @@
 //! Real MCP clients and agent frameworks against the real server, each in its own process with nothing of ours in it.
 //!
-//! What they do stands in `tests/clients`. All of a transport run at once, each with a server of its own. The transports
+//! Their steps are in `tests/clients`. All of a transport run at once, each with a server of its own. The transports
 //! take turns, because interpreters that start by the dozen make each other's time-outs expire.
 
 use std::path::Path;

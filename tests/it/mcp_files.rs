@@ -205,7 +205,7 @@ fn a_forbidden_path_is_a_callers_error_and_is_not_logged() {
         assert_eq!(result["isError"], true, "{arguments}: {result}");
         assert_eq!(result["_meta"]["dev.pathbox/error"]["code"], code, "{arguments}: {result}");
     }
-    // A provider that fails in its own words is told of by the kind of its failure.
+    // A provider that fails in its own words is reported by the kind of its failure.
     assert!(!server.log().contains("mary-murphy"), "{}", server.log());
 }
 

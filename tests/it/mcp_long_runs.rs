@@ -260,7 +260,7 @@ fn a_handed_over_run_does_not_exist_for_another_caller_of_the_tenant() {
         assert_eq!(get.get("result").is_some(), found, "{get}");
     }
 
-    // Nor can a run be stopped that another began, whoever guesses its id.
+    // Nor can a run be stopped that another began, even with its id.
     let slow = python("import time; time.sleep(3); 'undisturbed'");
     let begun = server.stateless(&one, "run_code", slow, json!({PATIENCE: 500})).answer();
     let id = begun["result"]["structuredContent"]["executionId"].clone();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::http::HttpServer;
 use crate::support::server::command;
 
-/// What stands in everything that is Ann's. No one else may read it anywhere.
+/// A text in everything that is Ann's. No one else may read it anywhere.
 const SECRET: &str = "ann7291secret";
 
 /// An API key of a tenant: its id and the header that sends it.

@@ -62,7 +62,7 @@ fn a_terminal_leaves_the_last_frame_and_the_whole_is_linked() {
     let whole = server.request("resources/read", json!({"uri": content["artifacts"][0]["uri"]}));
     let whole = whole["result"]["contents"][0]["text"].as_str().unwrap();
     assert!(whole.contains("  0/500\r  1/500") && whole.ends_with("a\u{202e}b\n"), "{whole}");
-    // Colours are no loss.
+    // Losing colours is acceptable.
     let coloured = server.python("print('\\x1b[1;31mred\\x1b[0m')");
     assert_eq!(coloured["structuredContent"]["stdout"], "red\n");
     assert!(coloured["structuredContent"].get("notes").is_none(), "{coloured}");
@@ -249,7 +249,7 @@ fn the_list_of_tools_is_small_and_an_analysis_explains_itself() {
     assert_eq!(unknown["error"]["code"], -32002, "{unknown}");
 }
 
-/// Every optional argument: one that means as much as none, one of a wrong type, and as text where it is no text itself.
+/// Every optional argument: one that means the same as none, one of a wrong type, and as text where it is not text itself.
 fn optionals() -> Vec<(&'static str, &'static str, Value, Value, Option<&'static str>)> {
     let list = || json!(["x"]);
     let mut rows = vec![

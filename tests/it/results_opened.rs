@@ -138,7 +138,7 @@ fn browsers_and_tools_open_guarded_files() {
 
     let shots = root().join("target/test-shots");
     std::fs::create_dir_all(&shots).unwrap();
-    // A page that is broken is told from one that is not.
+    // A broken page is distinguished from a sound one.
     let broken = out.path().join("broken.html");
     std::fs::write(&broken, "<p>x</p><script>var a = [CREDIT CARD_1];</script>").unwrap();
     assert!(open(&broken, &shots).console.contains("Uncaught"));

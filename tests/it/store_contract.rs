@@ -225,7 +225,7 @@ async fn runs_wait_in_order_of_arrival(world: World) {
     assert_eq!(queued(&three, &ask(&key)).await, 3, "nor does a newcomer");
     ready(two.acquire(&asks[1], &limits()).await.unwrap());
 
-    // whoever leaves the queue lets the others move up
+    // a caller that leaves the queue lets the others move up
     assert!(
         three
             .abandon(&key.tenant, asks[2].execution.id, ExecutionStatus::Cancelled, Some("cancelled"))
@@ -992,7 +992,7 @@ async fn equal_names_of_two_owners_are_two_things(world: World) {
         store.acquire(&ask_once(&ann, "k", "args"), &limits()).await.unwrap(),
         Acquired::Replay(run) if run.id == once.execution.id
     ));
-    // An execution id is no way in either.
+    // An execution id gives no access either.
     let mut forged = ask(&bob);
     forged.execution.id = once.execution.id;
     assert!(matches!(store.acquire(&forged, &limits()).await, Err(StoreError::NotFound)));

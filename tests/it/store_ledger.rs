@@ -381,7 +381,7 @@ async fn a_tenants_own_quota_comes_first(world: World) {
     assert!(
         matches!(refused, Acquired::Quota(reached) if reached.limit == 0 && reached.period == Period::Day)
     );
-    // A row that says nothing is the configured quota.
+    // An empty row means the configured quota.
     store.set_own_quota(&acme, &OwnQuota::default()).await.unwrap();
     claim(store.acquire(&ask(&key("acme", "c1", "main")), &limits()).await.unwrap());
 }

@@ -1,4 +1,4 @@
-//! What only Postgres has: row-level security, owners that are no superuser, migrations by several servers at once,
+//! Features of Postgres alone: row-level security, owners without superuser rights, migrations by several servers at once,
 //! and a server that is away.
 
 use std::sync::Arc;
@@ -425,7 +425,7 @@ async fn replicas_of_two_places_begin_only_where_each_reaches_the_others_sandbox
         assert!(matches!(&error, StoreError::OtherPlace { replica } if replica == by), "{error:?}");
         assert!(error.to_string().contains("pathbox host"), "{error}");
     };
-    // One that runs an older program says nothing of where it is.
+    // One that runs an older program does not report where it is.
     store.heartbeat("old", lease).await.unwrap();
     assert!(!store.join("cloud-a", &at(false, "a"), lease).await.unwrap());
     store.join("cloud-b", &at(false, "b"), lease).await.unwrap();

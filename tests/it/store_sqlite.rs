@@ -123,7 +123,7 @@ async fn many_stores_that_open_a_new_directory_at_once_all_work() {
     }
 }
 
-/// The writer waits its turn behind another process's transaction.
+/// The writer waits its turn after another process's transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_held_elsewhere_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,7 +185,7 @@ async fn cut_off<T>(polls: usize, call: impl Future<Output = T>) -> bool {
     .await
 }
 
-/// A caller that goes away in the middle leaves no transaction open behind it.
+/// A caller that goes away in the middle leaves no transaction open.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_cut_off_at_any_point_changes_nothing_or_everything() {
     let world = World::sqlite();

@@ -517,7 +517,7 @@ fn a_collector_that_is_away_or_fails_or_never_answers_costs_no_call_and_no_exit(
             assert_eq!(answer["result"]["structuredContent"]["success"], true, "{what}: {answer}");
         };
         run();
-        // What fails at once is told; the answers of the others may still come.
+        // An immediate failure is reported; the answers of the others may still come.
         let until = Instant::now() + PATIENCE;
         let is_told = ["away", "takes a part", "fails"].contains(&what);
         while is_told && !server.log().contains("the collector does not accept spans and metrics") {

@@ -1,7 +1,7 @@
 //! A sandbox's code interpreter, port 49999: `/execute` as a stream of lines, and the code contexts.
 //!
 //! A client ends an execution by closing its connection: that drops the stream, and the kernel interrupts. So the
-//! stream has no content type, no length and no buffer, and ends cleanly only behind `end_of_execution`; when the
+//! stream has no content type, no length and no buffer, and ends cleanly only after `end_of_execution`; when the
 //! sandbox ends first it breaks off, which tells clients apart from success.
 
 use std::io;

@@ -75,7 +75,7 @@ pub(crate) struct Group {
 }
 
 impl Cgroups {
-    /// Finds what this process may use, and removes groups that a host left behind that was killed.
+    /// Finds what this process may use, and removes groups that a killed host left behind.
     pub(crate) fn find() -> Self {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let found = [Self::v2(&own), Self::v1(&own)].into_iter().flatten().find(|cgroups| {

@@ -102,7 +102,7 @@ impl Users {
     }
 }
 
-/// The ids that exist here, first and behind the last, of a `/proc/self/uid_map`.
+/// The ids that exist here, first and one past the last, of a `/proc/self/uid_map`.
 fn extents(map: &str) -> Vec<(u32, u32)> {
     let extent = |line: &str| {
         let mut numbers = line.split_ascii_whitespace().map_while(|number| number.parse::<u32>().ok());
@@ -139,8 +139,8 @@ pub(crate) fn furnish() -> Result<()> {
     sys::loopback_up()
 }
 
-/// Bounds the watches of the new user namespace. The kernel also charges them to the process that made the namespace, so that without
-/// a limit one sandbox takes the host's own.
+/// Bounds the watches of the new user namespace. The kernel also charges them to the process that made the namespace, so that
+/// without a limit one sandbox takes the host's own.
 pub(crate) fn limit_watches(instances: u32) -> Result<()> {
     fs::write("/proc/sys/user/max_inotify_instances", instances.to_string())?;
     fs::write("/proc/sys/user/max_inotify_watches", policy::WATCHES.to_string())

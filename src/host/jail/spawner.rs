@@ -530,7 +530,7 @@ fn remove_scratch(scratch: Option<&Path>, (uid, gid): (u32, u32)) {
     let _ = std::fs::remove_dir(scratch);
 }
 
-/// Removes what a host left behind that was killed.
+/// Removes what a killed host left behind.
 fn sweep_scratch() {
     use std::os::unix::fs::MetadataExt;
     for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {

@@ -73,7 +73,7 @@ impl Reach {
         self.hosts[self.current.read().unwrap_or_else(PoisonError::into_inner).host].clone()
     }
 
-    /// Whether a pooler in transaction mode stands before the database.
+    /// Whether a pooler in transaction mode is in front of the database.
     pub(super) fn is_pooled(&self) -> bool {
         self.options.pooled
     }

@@ -8,7 +8,7 @@ use crate::domain::{ContextId, ExecutionId};
 use crate::store::secrets::SealedTokens;
 use crate::store::{ContextRow, ExecutionRow, Keyring, SandboxRef, StoreError, cells};
 
-/// Columns of a context, without its sandbox; the argument is what stands before each, e.g. `"c."`.
+/// Columns of a context, without its sandbox; the argument is the prefix of each, e.g. `"c."`.
 macro_rules! context_columns {
     ($of:literal) => {
         concat!(

@@ -667,7 +667,7 @@ impl Asking<'_> {
         .map_err(failure)
     }
 
-    /// Which limit stands in the way of one more context.
+    /// Which limit prevents one more context.
     async fn limit_reached(&mut self) -> Result<Option<LimitReached>, StoreError> {
         let key = &self.ask.key;
         let overrides =

@@ -1,5 +1,5 @@
-//! Ended rows join the audit chain and the usage counters in the transaction that ends them. Triggers note it; this takes the notes
-//! up just before a commit, because SQLite has no SHA-256.
+//! Ended rows join the audit chain and the usage counters in the transaction that ends them. Triggers note it; this takes the
+//! notes up just before a commit, because SQLite has no SHA-256.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::domain::{ContextKey, TenantId};
 use crate::store::StoreError;
 use crate::store::ledger::{entry_hash, sha256};
 
-/// A run as the chain has it, out of the table named `x`, but for the hash of its result. Times in milliseconds.
+/// A run as the chain has it, out of the table named `x`, without the hash of its result. Times in milliseconds.
 macro_rules! body {
     () => {
         "json_object('execution', x.id, 'owner', x.owner_principal, 'conversation', x.conversation_id, 'path', x.path_id,

@@ -60,7 +60,7 @@ async fn a_sandbox_is_created_read_extended_and_killed() {
     assert!((60..=62).contains(&life(&host.api(Method::GET, &path, Value::Null).await.1)));
     assert_eq!(host.api(Method::POST, &refreshes, json!({"duration": 3601})).await.0, 400);
 
-    // Connect extends and never shortens; it tells the token to whoever knows id and key.
+    // Connect extends and never shortens; it returns the token to a caller that knows id and key.
     let (status, connected) =
         host.api(Method::POST, &format!("/v2{path}/connect"), json!({"timeout": 5})).await;
     assert_eq!((status, connected["envdAccessToken"].as_str()), (200, sandbox.token.as_deref()));
@@ -231,7 +231,7 @@ async fn a_create_sent_again_with_its_key_makes_no_second_sandbox() {
         answer(request.header("idempotency-key", key)).await
     };
     let body = json!({"templateID": "base", "timeout": 60});
-    // At the same moment one of them makes it, and the others are told to ask again.
+    // At the same moment one of them makes it, and the others are asked to retry.
     let (one, two) = tokio::join!(post("key-1", body.clone()), post("key-1", body.clone()));
     assert!([one.0, two.0].contains(&201), "{one:?} {two:?}");
     let (status, made) = post("key-1", body.clone()).await;

@@ -202,7 +202,7 @@ async fn a_refusal_that_comes_before_the_body_does_not_break_the_connection() {
     }
 }
 
-/// A client that trickles its request, or says nothing at all, holds its connection for a bounded time.
+/// A client that trickles its request, or sends nothing at all, holds its connection for a bounded time.
 #[tokio::test]
 async fn a_slow_or_silent_client_is_disconnected() {
     let host = TestHost::with(|options| options.head_timeout = Duration::from_millis(400)).await;

@@ -121,7 +121,7 @@ async fn downloads_support_ranges_and_refuse_anything_but_a_file() {
     assert_eq!((status, body), (404, json!({"code": 404, "message": "path 'missing' does not exist"})));
     assert_eq!(read(&host, &sandbox, "/tmp").await.0, 400);
     host.run(&sandbox, "mkfifo pipe; ln -s loop loop; ln -s digits link; ln -s pipe piped").await;
-    // A pipe would never end, directly or behind a link.
+    // A pipe would never end, directly or through a link.
     assert_eq!(read(&host, &sandbox, "pipe").await.0, 400);
     assert_eq!(read(&host, &sandbox, "piped").await.0, 400);
     assert!(read(&host, &sandbox, "loop").await.0 >= 400);

@@ -1,4 +1,4 @@
-//! The pool, pauses, deaths, and what is left behind: nothing.
+//! The pool, pauses, deaths, and the absence of leftovers.
 
 use std::io::BufRead as _;
 use std::path::Path;

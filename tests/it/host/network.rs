@@ -223,7 +223,7 @@ async fn a_permitted_name_does_not_lead_into_the_machine_s_networks() {
     assert_eq!(text(&heard), "");
 }
 
-/// Public ones among them look like everyone's, so no range is about them, whoever wrote it and whatever name leads there.
+/// The machine's own public addresses look like any others, so no range covers them, whatever the rule and the name.
 #[tokio::test]
 async fn the_machine_s_own_addresses_are_reached_only_when_named_one_by_one() {
     // The address that this machine would use to reach others, where it has one. Nothing is sent.
@@ -653,7 +653,7 @@ http.server.ThreadingHTTPServer(('127.0.0.1', 8000), Handler).serve_forever()
     stream.read_to_string(&mut said).await.unwrap();
     assert!(said.starts_with("HTTP/1.1 101") && said.ends_with("54321"), "{said}");
 
-    // The proxy of the sandbox is no server of it: no one outside borrows its rights.
+    // The proxy of the sandbox is not one of its servers: no one outside can use its rights.
     let port: u16 = python(&host, &sandbox, "import os; print(os.environ['HTTP_PROXY'].split(':')[-1])")
         .await
         .trim()

@@ -137,7 +137,7 @@ async fn a_background_program_outlives_its_client_and_is_found_by_number_and_tag
     assert_eq!(written(&events, "stdout"), "got one\ngot two\nbye\n");
     assert_eq!(exit_code(&events), 0);
 
-    // Its end is told to one who comes a moment later, and it is in no list any more.
+    // Its end is reported to a listener that comes a moment later, and it is in no list any more.
     let late = host.stream(&sandbox, "/process.Process/Connect", json!({"process": {"pid": pid}}), &[]).await;
     assert_eq!(exit_code(&late), 0);
     assert_eq!(host.rpc(&sandbox, "/process.Process/List", json!({})).await.1, json!({"processes": []}));

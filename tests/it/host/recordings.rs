@@ -1,6 +1,6 @@
 //! Recorded requests of code contexts, and recorded refusals, asked of the host over HTTP in the order of the recording.
 //!
-//! `kernel_recordings` compares the executions. What differs stands in the same table of `docs/e2b-compatibility.md`.
+//! `kernel_recordings` compares the executions. Differences are in the same table of `docs/e2b-compatibility.md`.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::TestHost;
 use crate::kernel_recordings::{file, lines, stated};
 
-/// In this order, because later ones speak of contexts that earlier ones have made.
+/// In this order, because later ones refer to contexts that earlier ones have made.
 pub(crate) const RECORDINGS: &[&str] = &[
     "40_contexts_list",
     "41_context_create",

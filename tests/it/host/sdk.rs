@@ -61,7 +61,7 @@ fn rows(heading: &str) -> Vec<Vec<String>> {
     section.lines().filter(|line| line.starts_with("| `")).map(cells).collect()
 }
 
-/// Holds what a suite says of its checks' calls against the page: each call has its row, and the check that the row names
+/// Compares a suite's report on its checks' calls with the page: each call has its row, and the check that the row names
 /// has made it.
 fn assert_the_page_names(said: &str) {
     let mut made: BTreeMap<(String, usize), BTreeSet<&str>> = BTreeMap::new();

@@ -37,7 +37,7 @@ const TABLE: &[(&str, &str, &str, &str)] = &[
     ("host.cgroups", "false", "", "no shared memory that nobody counts"),
 ];
 
-/// What stands in the way of a table, and which test shows it instead.
+/// The reason why a setting is not in the table, and the test that shows it instead.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("host.isolation", "jail::weaker"),
     ("host.pool", "host::life::a_ready_sandbox_is_given_away_once_and_replaced"),
@@ -185,7 +185,7 @@ impl Binary {
     }
 }
 
-/// Answers whoever says something with 2 MiB.
+/// Answers every client that sends something with 2 MiB.
 fn generous_server() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

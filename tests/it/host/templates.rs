@@ -111,7 +111,7 @@ async fn a_template_s_packages_are_there_for_cells_shells_and_child_processes_an
     assert_eq!(status, 501);
     assert!(refused["message"].as_str().unwrap().contains("pathbox templates add"));
 
-    // Made again, it is another one for whoever asks from now on.
+    // Made again, it is another one for later requests.
     assert!(pathbox(data.path(), &["rm", "probe"]).status.success());
     assert_eq!(create(&host, "probe").await.0, 404);
     let made = pathbox(data.path(), &["add", "probe", "--pip", &wheel(data.path(), "2.0")]);
@@ -257,7 +257,7 @@ fn a_call_names_the_template_of_its_context_where_it_may() {
     );
     drop(server);
 
-    // Where nothing may be named, there is no such argument, and what was made from it is made as all are.
+    // Where nothing may be named, there is no such argument, and sandboxes made from it are made as all are.
     let mut server = Server::start_with(command(data.path()).args(["serve", "--conversation", "c"]));
     let listed = server.request("tools/list", json!({}))["result"]["tools"][0].take();
     assert!(listed["inputSchema"]["properties"].get("template").is_none(), "{listed}");

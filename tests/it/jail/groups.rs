@@ -114,7 +114,7 @@ fn settings(dir: &std::path::Path, found: &mut Vec<String>) {
     }
 }
 
-/// What a kernel counts that is newer than the table, or a distribution's own, is for whoever brings it to look at.
+/// Counters of a kernel that is newer than the table, or of a distribution, are left to those who run it.
 #[test]
 fn every_bound_of_the_kernel_has_a_line() {
     let page = include_str!("../../../docs/threat-model.md");

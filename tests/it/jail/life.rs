@@ -152,7 +152,7 @@ async fn helper_orphan() {
     kill(children[0]);
     assert_eq!(process.events.recv().await, None);
     assert_eq!(jailed.ended().await, EndCause::Spawner);
-    // It is started again, and whoever asks meanwhile waits for that.
+    // It is started again, and a caller that asks meanwhile waits for that.
     let next = spawn(&spawner).await;
     assert_eq!(run(&next.agent, &["echo", "on"]).await.stdout, "on\n");
     assert_ne!(spawner.pid(), children[0]);

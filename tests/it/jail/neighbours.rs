@@ -314,7 +314,7 @@ fn outside() -> Vec<String> {
     lines
 }
 
-/// No control group counts these, so they are counted by looking; and who would not be looked at is no better off.
+/// No control group counts these, so they are counted by inspection; and a process that prevents inspection gains nothing.
 #[tokio::test]
 async fn half_a_million_locks_end_the_process_that_holds_them() {
     let locks = r"

@@ -16,7 +16,7 @@ use pathbox::store::{DynStore, Keyring, PgOptions, PgStore, Secret, SqliteOption
 use sqlx::{Connection, PgConnection};
 use tokio::sync::OnceCell;
 
-/// 32 bytes that are no secret.
+/// 32 bytes that are not secret.
 pub(crate) const TEST_KEY: &str = "1:MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
 /// A fresh database, the time in it, and as many stores on it as a test wants.
@@ -202,7 +202,7 @@ pub(crate) struct Cluster {
 
 const TEMPLATE: &str = "pathbox_template";
 
-/// The cluster of this test process, started by whoever comes first, with a migrated template.
+/// The cluster of this test process, started on first use, with a migrated template.
 pub(crate) async fn cluster() -> &'static Cluster {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     static MIGRATED: OnceCell<()> = OnceCell::const_new();

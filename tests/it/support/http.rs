@@ -86,7 +86,7 @@ impl HttpServer {
         Reply::read(stream)
     }
 
-    /// A connection that says nothing yet.
+    /// A connection that sends nothing yet.
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -53,7 +53,7 @@ impl Server {
         server
     }
 
-    /// Starts a server and says nothing yet.
+    /// Starts a server and sends nothing yet.
     pub(crate) fn raw(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
