@@ -838,7 +838,7 @@ pub(super) mod tests {
             ("/Type /Embedded#46ile", b"PK\x03\x04\xff\xfe".to_vec(), false),
             ("/Names /EmbeddedFiles", b"PK\x03\x04\xff\xfe".to_vec(), true),
             ("/ProcSet [/PDF /ImageB] /Filter /LZWDecode", clean.clone(), false),
-            // Ways over each other that are not undone, and one that stands elsewhere.
+            // Chains of filters that are not undone, and a filter elsewhere.
             ("/Filter [/FlateDecode /FlateDecode]", twice.clone(), false),
             ("/Filter[/Fl/Fl]", twice, false),
             ("/Filter [/ASCII85Decode /ASCII85Decode]", in_ascii85(b"ask"), false),

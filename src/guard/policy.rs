@@ -1,6 +1,6 @@
 //! Policies as data: what is done with each kind of finding, for whom, and who may loosen it.
 //!
-//! Four levels speak in turn: base, tenant, conversation, call. Each may tighten what is above it. Loosening (a
+//! Four levels apply in turn: base, tenant, conversation, call. Each may tighten what is above it. Loosening (a
 //! weaker mode, a weaker action, a longer allow-list) is ignored, and noted, unless the level directly above says
 //! `allow_off = true`. So a tool call that a model wrote can never switch the guard off.
 
