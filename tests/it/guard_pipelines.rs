@@ -233,6 +233,7 @@ fn code_below_a_comment_or_argument_names_is_unchanged() {
     for text in [
         "        # pwd module unavailable, return path unchanged\n        return path\n    name = path[1:i]\n    if isinstance(name, bytes):\n        name = str(name, 'ASCII')\n",
         "    @pytest.mark.parametrize(\n        \"obj, key, exp\",\n        [\n            (1, 2, 3),\n            (\n                pd.IndexSlice[:, False],\n                pd.Series([1], name=False),\n            ),\n",
+        "from .exceptions import InvalidPaginationToken, UnsupportedCharacter\n            raise UnsupportedCharacter(code=code, char=char)\n",
     ] {
         assert_eq!(*guard.text(text, &mut Numbering::alone()).0, text);
     }

@@ -313,7 +313,7 @@ impl<'a> Reader<'a> {
                 {
                     self.marked()
                 }
-                b"+" | b"-" | b"*" | b"/" | b"%" | b"<" | b">" | b"===" | b"!==" | b"&&" | b"||"
+                b"+" | b"-" | b"*" | b"/" | b"%" | b"<" | b">" | b"|" | b"===" | b"!==" | b"&&" | b"||"
                     if self.marks > 0 =>
                 {
                     Next::Operand
@@ -393,15 +393,15 @@ fn is_name(name: &[u8]) -> bool {
         || name.split(|byte| *byte == b'_').all(numbered)
 }
 
-/// `kHTTP2Session`: words with one number between.
+/// `kHTTP2Session`, `b32decode`: a word behind one number, and letters before it.
 fn numbered(part: &[u8]) -> bool {
-    let word = |word: &[u8]| {
-        word.len() > SHORT && word.iter().all(u8::is_ascii_alphabetic) && shape_of(word) != Shape::Random
-    };
+    let letters = |part: &[u8]| part.iter().all(u8::is_ascii_alphabetic);
+    let word = |word: &[u8]| word.len() > SHORT && letters(word) && shape_of(word) != Shape::Random;
     let at = part.iter().position(u8::is_ascii_digit).unwrap_or(part.len());
     let (before, rest) = part.split_at(at);
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    digits <= 2 && word(before) && word(&rest[digits..]) || is_names(part, b"")
+    let short = (1..=SHORT).contains(&before.len()) && letters(before);
+    digits <= 2 && (short || word(before)) && word(&rest[digits..]) || is_names(part, b"")
 }
 
 #[cfg(test)]
@@ -433,6 +433,9 @@ mod tests {
             "this.pass=«a}};Fo.disabled=new» Fo()",
             "let union_token = «input.parse::<Token![union]>()?»;",
             "        \"token = «tokens[0]»\\n\",",
+            "        passwords: «list[str»] | None = None,",
+            "    password = «base64.b16encode(random_bytes[8:»])  # UTF-8",
+            "        buckets, continuation_token = «self.s3tables_backend.list_table_buckets(»",
         ] {
             assert!(reads(text), "{text}");
         }

@@ -59,6 +59,10 @@ pub(super) fn find_head(line: &str) -> Option<Head> {
     if named.starts_with(['!', '\\']) || named.ends_with("\\\\") {
         return marked_head(named);
     }
+    // An import of Python.
+    if named.trim_start().starts_with("from ") && named.contains(" import ") {
+        return None;
+    }
     // A frame that continues below.
     let line = named.trim_end_matches(" \\");
     if line.bytes().any(|byte| OTHER[usize::from(byte)]) && !may_be_led(line) {
