@@ -87,7 +87,7 @@ async fn the_logs_of_a_sandbox_show_its_lifecycle_and_no_output_of_its_programs(
         "an interpreter ended",
         "paused",
         "resumed",
-        "may reach",
+        "network policy was replaced",
     ];
     for (line, word) in life.iter().zip(want) {
         assert!(line.contains(word), "{life:?}");
