@@ -363,7 +363,7 @@ fn an_invalid_plan_is_refused_by_the_name_of_its_task() {
                 code("a", "1", json!({"depends_on": ["b"]})),
                 code("b", "1", json!({"depends_on": ["a"]}))
             ]),
-            "ring: a -> b -> a",
+            "in a cycle: a -> b -> a",
         ),
         (json!([code("a", "1", json!({"depends_on": ["zzz"]}))]), "task `a`"),
         (
