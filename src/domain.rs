@@ -25,8 +25,8 @@ pub use display::{Attachment, Reading};
 pub use entropy::{Entropy, hex};
 pub use error_code::ErrorCode;
 pub use execution::{
-    Capture, CodeError, CodeRequest, Ended, Inputs, Language, Outcome, OutputChunk, RichResult, StopReason,
-    ToolsWanted,
+    Capture, CodeError, CodeRequest, EXIT_STATUS, Ended, Inputs, Language, Outcome, OutputChunk, RichResult,
+    StopReason, ToolsWanted,
 };
 pub use ids::{ContextId, ConversationId, ExecutionId, InvalidId, PathId, SandboxId, TenantId};
 pub use json::{Misfit, from_value};

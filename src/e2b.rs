@@ -170,7 +170,7 @@ pub use interpreter::{Interpreter, Run, RunRequest, Settled, Setup, Target};
 pub use liveness::{Liveness, Readiness};
 pub use processes::{Command, CommandOutput, Process, ProcessUpdate, Processes};
 pub use sandboxes::{CreateSandbox, ListFilter, NetworkPolicy, Sandbox, SandboxAccess};
-pub use shell::{EXIT_STATUS, Shell, ShellRun};
+pub use shell::{Shell, ShellRun};
 pub use traceback::rebuild as rebuild_traceback;
 
 pub use crate::wire::control::MCP_TEMPLATE;

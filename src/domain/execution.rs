@@ -108,6 +108,9 @@ impl RichResult {
     }
 }
 
+/// The name of the error that a status other than 0 becomes; its message is the status.
+pub const EXIT_STATUS: &str = "ExitStatus";
+
 /// Why a program failed, as its interpreter reported it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CodeError {
@@ -124,7 +127,7 @@ impl CodeError {
     fn status(&self) -> Option<i32> {
         match (self.name.as_str(), self.message.trim()) {
             ("SystemExit", "" | "None") => Some(0),
-            ("SystemExit" | "ExitStatus" | "", status) => status.parse().ok(),
+            ("SystemExit" | EXIT_STATUS | "", status) => status.parse().ok(),
             _ => None,
         }
     }

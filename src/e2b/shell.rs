@@ -12,11 +12,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::processes::{Command, Process, ProcessUpdate, Processes, SHELL_TAG};
 use super::{Deadline, E2bClient, E2bError, RunRequest, SandboxAccess};
+use crate::domain::EXIT_STATUS;
 use crate::wire::envd::signal_in;
 use crate::wire::interpreter::{Event, ExecutionError, Output};
-
-/// The name of the error that a status other than 0 becomes; its value is the status.
-pub const EXIT_STATUS: &str = "ExitStatus";
 
 /// How much longer than our own deadline envd lets the process live, so that ours is the one that ends.
 const LIFE_MARGIN: Duration = Duration::from_secs(10);

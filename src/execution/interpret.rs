@@ -1,9 +1,9 @@
 //! One run on a sandbox's interpreter: wire events in, output chunks out, and the truth about the state afterwards.
 
-use crate::domain::{CodeError, Language, OutputChunk, RichResult, StopReason};
+use crate::domain::{CodeError, EXIT_STATUS, Language, OutputChunk, RichResult, StopReason};
 use crate::e2b::{
-    self, Deadline, Deadlines, E2bClient, E2bError, EXIT_STATUS, Interpreter, RunRequest, SandboxAccess,
-    Settled, ShellRun, Target,
+    self, Deadline, Deadlines, E2bClient, E2bError, Interpreter, RunRequest, SandboxAccess, Settled,
+    ShellRun, Target,
 };
 use crate::telemetry::chain;
 use crate::wire::interpreter::{Event, kernel_state, platform_error};

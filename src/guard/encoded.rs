@@ -16,8 +16,8 @@ pub(super) fn is_run(byte: u8) -> bool {
 pub(super) fn decode(run: &[u8]) -> Option<Vec<u8>> {
     let run = &run[..run.len().min(MAX)];
     // `0x616c...`, and `\x616c...` after its backslash.
-    let digits = run.strip_prefix(b"0x").or(run.strip_prefix(b"x")).unwrap_or(run);
-    hex(digits).or_else(|| base64(run)).or_else(|| base32(run))
+    let bare = run.strip_prefix(b"0x").or(run.strip_prefix(b"x")).unwrap_or(run);
+    hex(bare).or_else(|| digits(run, 6, &BASE64)).or_else(|| digits(run, 5, &BASE32))
 }
 
 /// What is listed, and where the list ends.
@@ -100,55 +100,46 @@ static HEX: [u8; 256] = {
     values
 };
 
-/// The value of a base64 digit of either alphabet; more than 63 for any other byte.
+/// The value of a base64 digit of either alphabet; more than 63 for what is none.
 static BASE64: [u8; 256] = {
-    let mut values = [0xff; 256];
-    let mut at = 0;
-    while at < 64 {
-        values[b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[at] as usize] = at as u8;
-        at += 1;
-    }
+    let mut values = values(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/");
     (values[b'-' as usize], values[b'_' as usize]) = (62, 63);
     values
 };
 
-fn base64(run: &[u8]) -> Option<Vec<u8>> {
-    let value = |byte: &u8| u64::from(BASE64[usize::from(*byte)]);
-    let begin = run.first_chunk::<8>()?;
-    let first = begin.iter().fold(0, |bits, byte| bits << 6 | value(byte)).to_be_bytes();
-    if begin.iter().any(|byte| value(byte) > 63) || !readable(&first[2..]) {
-        return None;
+/// The value of a base32 digit (RFC 4648, section 6); more than 31 for what is none.
+static BASE32: [u8; 256] = values(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567");
+
+/// The place of each digit of an alphabet; 255 for other bytes.
+const fn values(alphabet: &[u8]) -> [u8; 256] {
+    let mut values = [0xff; 256];
+    let mut at = 0;
+    while at < alphabet.len() {
+        values[alphabet[at] as usize] = at as u8;
+        at += 1;
     }
-    let run = &run[..memchr::memchr(b'=', run).unwrap_or(run.len())];
-    if run.len() * 3 / 4 < SHORTEST || run.iter().any(|byte| value(byte) > 63) {
-        return None;
-    }
-    let decoded = run.chunks(4).flat_map(|four| {
-        let bits = four.iter().fold(0, |bits, byte| bits << 6 | value(byte)) << (6 * (4 - four.len()));
-        let [.., a, b, c] = bits.to_be_bytes();
-        [a, b, c].into_iter().take(four.len() * 3 / 4)
-    });
-    finish(decoded.collect())
+    values
 }
 
-/// RFC 4648, section 6.
-fn base32(run: &[u8]) -> Option<Vec<u8>> {
-    let run = &run[..memchr::memchr(b'=', run).unwrap_or(run.len())];
-    let value = |byte: &u8| match byte {
-        b'A'..=b'Z' => Some(byte - b'A'),
-        b'2'..=b'7' => Some(byte - b'2' + 26),
-        _ => None,
-    };
-    let five = |eight: &[u8]| {
-        let bits = eight.iter().try_fold(0u64, |bits, byte| Some(bits << 5 | u64::from(value(byte)?)))?;
-        let [.., a, b, c, d, e] = (bits << (5 * (8 - eight.len()))).to_be_bytes();
-        Some([a, b, c, d, e].into_iter().take(eight.len() * 5 / 8))
-    };
-    if run.len() * 5 / 8 < SHORTEST || !readable(&five(&run[..8])?.collect::<Vec<_>>()) {
+/// The text behind digits of `width` bits each, up to a padding.
+fn digits(run: &[u8], width: usize, values: &[u8; 256]) -> Option<Vec<u8>> {
+    let value = |byte: &u8| u64::from(values[usize::from(*byte)]);
+    let is_other = |byte: &u8| value(byte) >> width != 0;
+    // Eight digits are `width` bytes.
+    let bits = |eight: &[u8]| eight.iter().fold(0, |bits, byte| bits << width | value(byte));
+    let begin = run.first_chunk::<8>()?;
+    if begin.iter().any(is_other) || !readable(&bits(begin).to_be_bytes()[8 - width..]) {
         return None;
     }
-    let parts: Vec<_> = run.chunks(8).map(five).collect::<Option<_>>()?;
-    finish(parts.into_iter().flatten().collect())
+    let run = &run[..memchr::memchr(b'=', run).unwrap_or(run.len())];
+    if run.len() * width / 8 < SHORTEST || run.iter().any(is_other) {
+        return None;
+    }
+    let decoded = run.chunks(8).flat_map(|eight| {
+        let bytes = (bits(eight) << (width * (8 - eight.len()))).to_be_bytes();
+        bytes.into_iter().skip(8 - width).take(eight.len() * width / 8)
+    });
+    finish(decoded.collect())
 }
 
 const UTF8: &[u8] = b"\xef\xbb\xbf";

@@ -17,7 +17,7 @@ use super::stream::WITHHELD;
 use super::{Guard, Mode, Numbering, Report, Sanitized, StreamGuard, embedded, picture};
 use crate::domain::terminal::{Screen, shown, visible};
 use crate::domain::{
-    Attachment, Capture, CodeError, Ended, Outcome, OutputChunk, Reading, RichResult, StopReason,
+    Attachment, Capture, CodeError, EXIT_STATUS, Ended, Outcome, OutputChunk, Reading, RichResult, StopReason,
 };
 
 /// Bytes of a long text that are scanned at once.
@@ -485,7 +485,7 @@ impl Guard {
 /// How a run ended, without its output.
 fn silenced(outcome: Outcome) -> Outcome {
     let status = outcome.exit_code().to_string();
-    let error = |_| CodeError { name: "ExitStatus".to_owned(), message: status, ..CodeError::default() };
+    let error = |_| CodeError { name: EXIT_STATUS.to_owned(), message: status, ..CodeError::default() };
     Outcome {
         stdout: Capture::default(),
         stderr: Capture::default(),

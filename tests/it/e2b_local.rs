@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use pathbox::domain::EXIT_STATUS;
 use pathbox::e2b::{
-    Command, Deadline, Deadlines, E2bError, EXIT_STATUS, Liveness, ProcessUpdate, Processes, Readiness,
-    RunRequest, Settled, Subject, Target,
+    Command, Deadline, Deadlines, E2bError, Liveness, ProcessUpdate, Processes, Readiness, RunRequest,
+    Settled, Subject, Target,
 };
 use pathbox::wire::Secret;
 use pathbox::wire::envd::{FileEventType, FileType, PtySize, Selector, Signal};

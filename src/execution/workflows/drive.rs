@@ -303,17 +303,15 @@ impl Driver {
             tracing::info!(workflow.id = %self.row.id, %status, "a workflow is aborted: its path is closed");
             return Ok(Some(format!("the server: path {} is {status}", self.row.key.path)));
         }
-        let Some(id) = ApiKey::id_in(&self.row.principal) else {
-            self.vouched = Some(Instant::now());
-            return Ok(None);
-        };
-        let key = self.core.store().api_key(id).await?;
-        if key.is_some_and(|key| key.is_good(self.core.parts.clock.now())) {
-            self.vouched = Some(Instant::now());
-            return Ok(None);
+        if let Some(id) = ApiKey::id_in(&self.row.principal) {
+            let key = self.core.store().api_key(id).await?;
+            if key.is_none_or(|key| !key.is_good(self.core.parts.clock.now())) {
+                tracing::warn!(workflow.id = %self.row.id, "a workflow is aborted: the API key that began it is revoked or expired");
+                return Ok(Some(format!("the server: API key {id} is revoked or expired")));
+            }
         }
-        tracing::warn!(workflow.id = %self.row.id, "a workflow is aborted: the API key that began it is revoked or expired");
-        Ok(Some(format!("the server: API key {id} is revoked or expired")))
+        self.vouched = Some(Instant::now());
+        Ok(None)
     }
 
     /// Writes down how a run came out.

@@ -61,7 +61,7 @@ impl Scanner<'_> {
         {
             return;
         }
-        // Logs are full of UUIDs, which are no other kind of token.
+        // Logs are full of UUIDs, and no other token has their form.
         if end - at == 36 && self.byte_before(at) != b'.' && shape_of(&self.text[at..end]) == Shape::Uuid {
             if self.is_named(at) && matches!(self.byte(end), b'"' | b'\'') {
                 self.words_done = end;

@@ -320,7 +320,7 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
     } else {
         Layout::Fixed(gaps)
     };
-    // Words with one space between are no evidence of a password.
+    // Words with one space between do not suffice as evidence of a password.
     let speaks = |column: &Column| match parts.len() {
         2.. => !column.meant.is_empty(),
         _ => heads::speaks_alone(column.meant) || gaps && heads::is_sure(column.meant),

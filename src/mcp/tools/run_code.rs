@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 use super::arguments::{source, understand};
 use crate::domain::terminal::visible;
 use crate::domain::{
-    Capture, Code, CodeRequest, Inputs, Language, Misfit, Outcome, Reading, SandboxState, Scope, Timeout,
-    ToolsWanted, from_value,
+    Capture, Code, CodeRequest, EXIT_STATUS, Inputs, Language, Misfit, Outcome, Reading, SandboxState, Scope,
+    Timeout, ToolsWanted, from_value,
 };
 use crate::execution::{Artifact, Begun, Call, Finished, Question, ToolCall};
 use crate::guard::{self, Report, Sanitized};
@@ -609,7 +609,7 @@ pub(crate) fn structured(finished: &Finished) -> Output {
         output: output.text(),
         output_type: output_type.to_owned(),
         error: outcome.error.as_ref().filter(|_| !outcome.success()).map(|error| OutputError {
-            name: if error.name.is_empty() { "ExitStatus".to_owned() } else { error.name.clone() },
+            name: if error.name.is_empty() { EXIT_STATUS.to_owned() } else { error.name.clone() },
             message: error.message.clone(),
             traceback: error.traceback.clone(),
         }),
