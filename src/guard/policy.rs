@@ -246,9 +246,17 @@ pub struct KnownNames {
 ///
 /// ```
 /// let file: pathbox::guard::PolicyFile = toml::from_str(r#"
-/// version = "2026-11" [kinds] PERSON = "redact" PRIVATE_KEY = "block" [allow] domains = ["example.com"] [tenants.acme]
-/// mode = "report_only" # ignored: the base does not say allow_off "#).unwrap(); let policy =
-/// file.resolve(Some("acme"), None, None); assert_eq!(policy.mode, pathbox::guard::Mode::Enforce);
+///     version = "2026-11"
+///     [kinds]
+///     PERSON = "redact"
+///     PRIVATE_KEY = "block"
+///     [allow]
+///     domains = ["example.com"]
+///     [tenants.acme]
+///     mode = "report_only"      # ignored: the base does not say allow_off
+/// "#).unwrap();
+/// let policy = file.resolve(Some("acme"), None, None);
+/// assert_eq!(policy.mode, pathbox::guard::Mode::Enforce);
 /// assert_eq!(policy.requested, pathbox::guard::Mode::ReportOnly);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -165,7 +165,9 @@ pub(super) fn refused(error: AgentError) -> RpcError {
                 | ErrorKind::IsADirectory
                 | ErrorKind::InvalidInput
                 | ErrorKind::InvalidFilename => Code::InvalidArgument,
-                _ => Code::Internal,
+                _ if source.raw_os_error() == Some(libc::EIO) => Code::Internal,
+                // A loop of links, a pipe without a reader, a busy directory: what the sandbox put at the path.
+                _ => Code::FailedPrecondition,
             };
             RpcError::new(code, format!("{doing}: {source}"))
         }
