@@ -221,6 +221,7 @@ impl Scanner<'_> {
     }
 }
 
-fn is_address(host: &[u8]) -> bool {
+/// Whether it is an IPv4 address.
+pub(super) fn is_address(host: &[u8]) -> bool {
     std::str::from_utf8(host).is_ok_and(|host| host.parse::<Ipv4Addr>().is_ok())
 }

@@ -1,6 +1,7 @@
 //! E-mail addresses (RFC 5322 in the form that people use, with the letters of any script: RFC 6531).
 
 use super::Scanner;
+use super::flag::is_address;
 use crate::guard::classes::alphanumeric_or;
 
 /// The longest local part (RFC 5321 section 4.5.3.1).
@@ -15,8 +16,15 @@ impl Scanner<'_> {
         if b":/!#$^&*?~".contains(&self.byte_before(start)) && self.login(at) {
             return;
         }
-        let Some(end) = self.domain(at + 1) else { return };
+        let Some(end) = self.domain(at + 1).or_else(|| self.address_literal(at + 1)) else { return };
         self.hit(self.ids.email, start, end);
+    }
+
+    /// The end of an address in place of a domain (RFC 5321 section 4.1.3): `[192.0.2.1]`.
+    fn address_literal(&self, from: usize) -> Option<usize> {
+        let rest = self.text[from..self.to.min(from + 17)].strip_prefix(b"[")?;
+        let len = memchr::memchr(b']', rest)?;
+        is_address(&rest[..len]).then_some(from + len + 2)
     }
 
     fn local_part(&self, at: usize) -> Option<usize> {
