@@ -652,7 +652,7 @@ static DATA: Shape = Shape::Object(&[
         &Shape::Choice(&["utf-8", "utf-16", "cp1252", "latin-1"]),
         "Of the file; detected when absent.",
     ),
-    may("delimiter", &Shape::Text(1), "Found out when absent."),
+    may("delimiter", &Shape::Text(1), "Of CSV and TSV; detected when absent."),
     may(
         "decimal",
         &Shape::Choice(&[".", ","]),

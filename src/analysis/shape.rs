@@ -162,6 +162,15 @@ impl Checker {
             (Shape::Object(fields), Value::String(text)) if only_word(fields, text).is_some() => {
                 only_word(fields, text).map_or(Value::Null, |(name, word)| json!({ name: word }))
             }
+            (Shape::Object(_) | Shape::Map(..) | Shape::List(..), Value::String(text)) => match json_in(text)
+            {
+                Some(read) => {
+                    let place = self.path.trim_start_matches("parameters").trim_start_matches('.');
+                    self.taken.push(format!("`{place}` was read as JSON."));
+                    self.value(shape, &read)
+                }
+                None => self.wrong(expected(shape), kind_of(value)),
+            },
             (Shape::Map(of, max), Value::Object(given)) => self.map(of, *max, given),
             (Shape::List(of, min, max), Value::Array(given)) => self.list(of, *min, *max, given),
             (Shape::Text(max), Value::String(text)) if (1..=*max).contains(&text.chars().count()) => {
@@ -227,7 +236,7 @@ impl Checker {
         let mut checked = Map::new();
         for (name, value) in given {
             match fields.iter().find(|field| field.name == name) {
-                Some(_) if value.is_null() => {}
+                Some(field) if is_left_out(field, value) => {}
                 Some(field) => {
                     let value = self.inside(&format!(".{name}"), |this| this.value(field.shape, value));
                     checked.insert(name.clone(), value);
@@ -477,6 +486,19 @@ fn is_moment(text: &str) -> bool {
         && chrono::DateTime::parse_from_rfc3339(text).is_ok()
 }
 
+/// An object or a list that came as its text.
+fn json_in(text: &str) -> Option<Value> {
+    let text = text.trim_start_matches('\u{feff}').trim();
+    let read = if text.starts_with(['{', '[']) { serde_json::from_str(text).ok() } else { None };
+    read.filter(|read: &Value| read.is_object() || read.is_array())
+}
+
+/// Whether a field is as good as absent: null, or an optional one whose text is empty, which no shape but `Any` takes.
+fn is_left_out(field: &Field, value: &Value) -> bool {
+    let is_empty = value.as_str() == Some("");
+    value.is_null() || is_empty && !field.required && !matches!(field.shape, Shape::Any)
+}
+
 /// The one required field of an object and its word, when a text in the object's place is that word.
 fn only_word(fields: &'static [Field], text: &str) -> Option<(&'static str, &'static str)> {
     let mut required = fields.iter().filter(|field| field.required);
@@ -507,7 +529,8 @@ fn kind_of(value: &Value) -> &'static str {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
         Value::Number(_) => "a number out of range",
-        Value::String(_) => "a text that is not that",
+        Value::String(text) if text.is_empty() => "an empty text",
+        Value::String(_) => "another text",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     }

@@ -467,7 +467,22 @@ fn custom_code_gives_its_last_expression_or_its_result() {
                 code("def f(): return f()\nf()"),
                 vec![("/success", json!(false)), ("/error/name", json!("RecursionError"))],
             ),
-            ("a half character", code("'\\ud800'"), vec![("/success", json!(true))]),
+            ("a half character", code("'\\ud800'"), vec![("/result", json!("\\ud800"))]),
+            (
+                "keys that read alike",
+                code("{1: 'a', '1': 'b', 2: 'c'}"),
+                vec![("/result", json!({"1": "a", "'1'": "b", "2": "c"}))],
+            ),
+            // As `value_counts()` of pandas.
+            (
+                "a column with an index",
+                code(
+                    "class Frame:\n    columns = ['index', 'count']\n    def to_dict(self, how): return [{'index': 'x', 'count': 2}]\n\
+                      class Names(list):\n    nlevels, names = 1, [None]\nclass Counts:\n    index, name = Names('x'), 'count'\n    def __len__(self): return 1\n    \
+                      def reset_index(self): return Frame()\n    def tolist(self): return [2]\nCounts()",
+                ),
+                vec![("/result", json!([{"index": "x", "count": 2}]))],
+            ),
         ],
     );
 }

@@ -163,16 +163,21 @@ fn unambiguous_names_are_accepted_and_noted() {
     let tax = json!({"income": 85000, "levies": [{"name": "tax", "bands": [{"min": 0, "max": 42000, "rate": 0.2}, {"min": 42000, "rate": 0.4}]}]});
     let data = json!({"data": [{"v": 1}, {"v": 3}], "operations": ["describe"]});
     let code = json!({"code": "params['n'] * 2", "inputs": {"n": 4}});
+    let text = json!({"records": "[{\"v\": 1}, {\"v\": 3}]", "csv": "", "operations": [{"do": "describe", "date": ""}]});
     for (kind, parameters, pointer, value, note) in [
         (Kind::Eligibility, old, "/schemes/0/status", json!("not_eligible"), "\">=\" was read as \"ge\"."),
         (Kind::TaxCalculation, tax, "/totals/tax", json!("25600.00"), "`max` was read as `up_to`."),
         (Kind::DataAnalysis, data, "/results/0/columns/0/mean", json!("2"), "`data` was read as `records`."),
+        (Kind::DataAnalysis, text, "/results/0/columns/0/mean", json!("2"), "`records` was read as JSON."),
         (Kind::Custom, code, "/result", json!(8), "`inputs` was read as `params`."),
     ] {
         let report = each(kind, [parameters]).remove(0).unwrap();
         assert_eq!(report.output.pointer(pointer), Some(&value), "{}", report.output);
         assert!(report.notes.iter().any(|said| said == note), "{:?}", report.notes);
     }
+    let empty = refusal(Kind::DataAnalysis, json!({"csv": ""}));
+    assert!(empty.contains("exactly one of records, csv or file is needed, not none"), "{empty}");
+    assert!(refusal(Kind::DataAnalysis, json!({"records": "[1"})).contains("records: expected a list"));
     // a rate of 20 has no certain meaning
     let twenty = json!({"income": 1, "levies": [{"id": "t", "bands": [{"rate": 20}]}]});
     assert!(refusal(Kind::TaxCalculation, twenty).contains("a percentage as text like \"20%\""));

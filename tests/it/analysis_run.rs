@@ -385,7 +385,7 @@ fn the_parts_that_are_wrong_are_named_with_what_was_expected() {
             json!({"analysis": "formula", "base": {"values": {"x": "y"}, "formulas": []}}),
             "base.values.x: expected a number",
         ),
-        (Kind::DataAnalysis, json!({"csv": ""}), "csv: expected text of 1 to"),
+        (Kind::DataAnalysis, json!({"csv": 1}), "csv: expected text of 1 to"),
         (Kind::Custom, json!({"code": 1}), "code: expected text of 1 to"),
     ] {
         let error = analysis::check(kind, &parameters).unwrap_err();

@@ -248,8 +248,8 @@ def flat(text):
 
 
 def whole(text):
-    """The text without half characters, which no encoding can carry."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    """The text with half characters, which no encoding can carry, as they are written in code."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def to_json(value, depth=0):

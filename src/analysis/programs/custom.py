@@ -81,7 +81,10 @@ class Plain:
         if isinstance(value, (Decimal, core.datetime.date, core.datetime.time)):
             return core.to_json(value)
         if isinstance(value, dict):
-            return {key if isinstance(key, str) else str(key): self.of(item, depth + 1) for key, item in value.items()}
+            names = list(map(str, value))
+            if len(set(names)) < len(names):  # 1 and "1" are two keys
+                names = list(map(repr, value))
+            return {name: self.of(item, depth + 1) for name, item in zip(names, value.values())}
         if isinstance(value, (list, tuple)):
             return [self.of(item, depth + 1) for item in value]
         if isinstance(value, (set, frozenset)):
@@ -91,14 +94,25 @@ class Plain:
         return self.foreign(value, depth)
 
     def foreign(self, value, depth):
-        """Tables, arrays and scalars of numpy and pandas by the methods they share."""
+        """Tables, arrays and scalars of numpy and pandas by the methods they share. An index that only counts rows is none."""
+        if hasattr(type(value), "reset_index") and list(value.index) != list(range(len(value))):
+            value = value.rename_axis([None] * value.index.nlevels) if clash(value) else value
+            value = value.reset_index()
         if hasattr(type(value), "to_dict") and hasattr(value, "columns"):
+            columns = list(map(str, value.columns))
+            if len(set(columns)) < len(columns):
+                return self.of({"columns": columns, "rows": list(value.itertuples(index=False, name=None))}, depth + 1)
             return self.of(value.to_dict("records"), depth + 1)
         if hasattr(type(value), "tolist"):
             return self.of(value.tolist(), depth + 1)
         if hasattr(type(value), "item"):
             return self.of(value.item(), depth + 1)
         return repr(value)[:2000]
+
+
+def clash(value):
+    """Whether a level of the index has the name of a column."""
+    return bool(set(value.index.names) & set(getattr(value, "columns", [getattr(value, "name", None)])))
 
 
 def tables(output):

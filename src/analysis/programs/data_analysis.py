@@ -198,6 +198,10 @@ def sniff(text):
 
 # columns
 
+def held(column):
+    return "no values" if column.kind == "empty" else column.kind
+
+
 class Column:
     unit = None  # that every value of the column was written with
 
@@ -375,7 +379,7 @@ class Data:
         column = self.get(rule["column"], path + ".column")
         how = rule["with"]
         if how in ("mean", "median") and column.kind != "number":
-            raise core.Refused(path + ".with", "column %r holds %s, and %s needs numbers" % (core.clip(column.name), column.kind, how))
+            raise core.Refused(path + ".with", "column %r holds %s, and %s needs numbers" % (core.clip(column.name), held(column), how))
         if (how == "value") != ("value" in rule):
             raise core.Refused(path + ".value", "a value goes with `with: value`, and with nothing else")
         present = column.present()
@@ -412,7 +416,7 @@ class Data:
             raise core.Refused(path, "column %r holds amounts in %s, which cannot be added or compared; split the rows by unit, or convert them first" % (
                 core.clip(name), self.mixed[name]))
         if kinds and column.kind not in kinds:
-            raise core.Refused(path, "column %r holds %s, not %s" % (core.clip(name), column.kind, " or ".join(kinds)))
+            raise core.Refused(path, "column %r holds %s, not %s" % (core.clip(name), held(column), " or ".join(kinds)))
         return column
 
     def several(self, op, path, kinds=None):
