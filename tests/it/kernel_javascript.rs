@@ -301,6 +301,8 @@ async fn values_are_shown_by_their_size_and_as_json_where_that_is_exact() {
         let told = bench.js(code).await;
         assert_eq!(told.results[0].json, None, "{code}: {told:?}");
     }
+    assert_eq!(bench.js("Symbol('s')").await.value(), "Symbol(s)");
+    assert_eq!(bench.js("throw Symbol('s')").await.error().value, "Symbol(s)");
     let told = bench.js("'a\\nb'").await;
     assert_eq!((told.value(), told.results[0].json.clone()), ("a\\nb", Some("a\nb".into())));
     let told = bench.js("const big = { rows: Array.from({ length: 100000 }, (_, i) => ({ i })) }; big").await;

@@ -489,7 +489,7 @@ function unwrap(remote, then) {
   taken = undefined;
   session.post('Runtime.callFunctionOn', {
     objectId: remote.objectId,
-    functionDeclaration: 'function (take) { take(this); }',
+    functionDeclaration: 'function (take) { "use strict"; take(this); }', // a symbol stays one
     arguments: [{ objectId: takeId }],
   }, () => { const value = taken; taken = undefined; then(value); });
 }
