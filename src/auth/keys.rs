@@ -1,8 +1,9 @@
 //! API keys, as callers present them.
 //!
-//! A key that was found good is believed for a few seconds without asking the database again; revoking one takes as
-//! long to be felt on every replica. While the database is away it is believed longer: it cannot be looked up then, and
-//! the contexts that this replica holds go on. An expired one is believed no longer in any case. Looking up a key that
+//! On Postgres a key that was found good is believed for a few seconds without asking the database again, or until a signal
+//! says that one was revoked or erased. On SQLite it is looked up each time: no signal arrives there, and no network is on
+//! the way. While the database is away it is believed longer: it cannot be looked up then, and the contexts that this
+//! replica holds go on. An expired one is believed no longer in any case. Looking up a key that
 //! is unknown costs one of its address's budget, which is returned when the key is valid: unknown keys cost the
 //! database no more than that.
 
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 
 use super::Rates;
 use crate::domain::{Clock, Principal, lock};
-use crate::execution::{Credentials, Starting};
+use crate::execution::{Credentials, Starting, Startup};
 use crate::telemetry::chain;
 
 /// How long a good key is believed.
@@ -57,6 +58,8 @@ pub struct Keys {
 struct Believed {
     principal: Principal,
     found: Instant,
+    /// [`Credentials::keys_gone`] before it was looked up.
+    gone: Option<u64>,
     expires_at: Option<DateTime<Utc>>,
 }
 
@@ -70,10 +73,10 @@ impl Keys {
         lock(&self.believed)
     }
 
-    fn believed(&self, digest: &[u8; 32], within: Duration) -> Option<Principal> {
+    fn believed(&self, digest: &[u8; 32], holds: impl Fn(&Believed) -> bool) -> Option<Principal> {
         let now = self.clock.now();
         let believed = self.lock();
-        let key = believed.get(digest).filter(|key| key.found.elapsed() < within)?;
+        let key = believed.get(digest).filter(|key| holds(key))?;
         key.expires_at.is_none_or(|at| now < at).then(|| key.principal.clone())
     }
 
@@ -83,7 +86,12 @@ impl Keys {
     /// [`KeyError`].
     pub async fn principal(&self, id: &str, presented: &str, from: IpAddr) -> Result<Principal, KeyError> {
         let digest: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
-        if let Some(principal) = self.believed(&digest, BELIEVED) {
+        let gone = match self.credentials.now() {
+            Startup::Ready(known) => known.keys_gone(),
+            Startup::Starting | Startup::Failed(_) => None,
+        };
+        let holds = |key: &Believed| gone.is_some() && key.gone == gone && key.found.elapsed() < BELIEVED;
+        if let Some(principal) = self.believed(&digest, holds) {
             return Ok(principal);
         }
         // A key that was good before is looked up whatever else comes from its address.
@@ -96,7 +104,8 @@ impl Keys {
             Ok(key) => key,
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "an API key could not be looked up");
-                let known = self.believed(&digest, BELIEVED_WHILE_AWAY).filter(|_| error.is_retryable());
+                let holds = |key: &Believed| key.found.elapsed() < BELIEVED_WHILE_AWAY;
+                let known = self.believed(&digest, holds).filter(|_| error.is_retryable());
                 if let Some(lookup) = lookup {
                     lookup.was_good();
                 }
@@ -118,7 +127,7 @@ impl Keys {
             believed.retain(|_, key| key.found.elapsed() < BELIEVED);
         }
         let found = Instant::now();
-        believed.insert(digest, Believed { principal: principal.clone(), found, expires_at });
+        believed.insert(digest, Believed { principal: principal.clone(), found, gone, expires_at });
         Ok(principal)
     }
 }

@@ -86,6 +86,11 @@ impl Credentials {
         self.0.store().api_key(id).await
     }
 
+    /// A number that rises as soon as this process hears that an API key is gone; `None`: it does not hear of it.
+    pub fn keys_gone(&self) -> Option<u64> {
+        self.0.store().keys_gone()
+    }
+
     /// Opens a token for a caller who may; see [`TokenKey::reveal`].
     ///
     /// # Errors

@@ -152,6 +152,18 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/postgres/20261204000100_one_entry.sql"),
         serves_from: "0.1.0",
     },
+    Migration {
+        version: 20_261_205_000_100,
+        name: "one_path",
+        sql: include_str!("../../migrations/postgres/20261205000100_one_path.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
+        version: 20_261_205_000_200,
+        name: "revoked_keys",
+        sql: include_str!("../../migrations/postgres/20261205000200_revoked_keys.sql"),
+        serves_from: "0.1.0",
+    },
 ];
 
 /// Who migrates holds this lock of the database; a number no one else would pick.

@@ -3,6 +3,7 @@
 //! A signal is a hint: a task that is woken asks the database, and one that is not asks a little later anyway.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ pub struct Signals(Arc<Inner>);
 struct Inner {
     waiting: Mutex<HashMap<String, Arc<Notify>>>,
     wanted: Notify,
+    /// How often keys were said to be gone.
+    keys: AtomicU64,
     /// How often to ask while signals arrive, and while they may not.
     pace: Mutex<Duration>,
 }
@@ -46,6 +49,7 @@ impl Signals {
         Self(Arc::new(Inner {
             waiting: Mutex::new(HashMap::new()),
             wanted: Notify::new(),
+            keys: AtomicU64::new(0),
             pace: Mutex::new(pace),
         }))
     }
@@ -81,6 +85,16 @@ impl Signals {
     /// Others want contexts of this replica.
     pub(super) fn want(&self) {
         self.0.wanted.notify_one();
+    }
+
+    /// API keys were revoked or erased, or may have been while no signals arrived.
+    pub(super) fn lose_keys(&self) {
+        self.0.keys.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often that was so.
+    pub(super) fn keys_gone(&self) -> u64 {
+        self.0.keys.load(Ordering::SeqCst)
     }
 
     /// Signals of other processes arrive from now on, or do not: how long to wait for one at most.

@@ -152,6 +152,24 @@ fn a_key_that_expired_or_was_revoked_opens_nothing() {
     assert!(!unknown.status.success());
 }
 
+#[test]
+fn a_key_opens_nothing_as_soon_as_it_is_revoked_or_erased() {
+    let data = tempfile::tempdir().unwrap();
+    let add = |tenant: &str| key(data.path(), &["--tenant", tenant, "--name", "a"]);
+    let ((revoked_id, revoked), (_, erased), (_, other)) = (add("acme"), add("gone"), add("acme"));
+    let server = guarded(data.path());
+    let status =
+        |key: &str| server.post(&[("Authorization", &bearer(key))], &initialize("2025-11-25")).status;
+    assert_eq!([&revoked, &erased, &other].map(|key| status(key)), [200; 3]);
+    for arguments in
+        [&["keys", "revoke", &revoked_id][..], &["tenants", "erase", "--tenant", "gone", "--yes"]]
+    {
+        let done = command(data.path()).args(arguments).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+    assert_eq!([&revoked, &erased, &other].map(|key| status(key)), [401, 401, 200]);
+}
+
 /// Moves the end of a key that is in use.
 fn expire(data: &Path, id: &str, at: chrono::DateTime<chrono::Utc>) {
     use sqlx::Connection;

@@ -44,6 +44,10 @@ impl Keys for PgStore {
             .await?;
         Ok(revoked.unwrap_or(false))
     }
+
+    fn keys_gone(&self) -> Option<u64> {
+        Some(self.signals.keys_gone())
+    }
 }
 
 impl PgStore {

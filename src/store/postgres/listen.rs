@@ -39,11 +39,14 @@ async fn heed(reach: &Reach, signals: &Signals, replica: &str) -> Result<(), sql
     listener.listen("pathbox").await?;
     signals.set_pace(HEARD);
     signals.want();
+    signals.lose_keys();
     // `None`: the connection broke, and with it what was sent meanwhile
     while let Some(notification) = listener.try_recv().await? {
-        match notification.payload().split_once(' ') {
-            Some(("key", name)) => signals.wake(name),
-            Some(("wanted", holder)) if holder == replica => signals.want(),
+        let payload = notification.payload();
+        match payload.split_once(' ').unwrap_or((payload, "")) {
+            ("key", name) => signals.wake(name),
+            ("wanted", holder) if holder == replica => signals.want(),
+            ("keys", _) => signals.lose_keys(),
             _ => {}
         }
     }

@@ -42,6 +42,11 @@ impl Keys for SqliteStore {
         transaction.commit().await?;
         Ok(done.rows_affected() > 0)
     }
+
+    /// The command that revokes is another process, and the file is at hand.
+    fn keys_gone(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl SqliteStore {
