@@ -1,13 +1,15 @@
 //! What a readiness probe, the metrics and `doctor` ask of a running service.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::Serialize;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::domain::lock;
 use crate::e2b::{CircuitState, ListFilter};
-use crate::store::StoreError;
+use crate::store::{DatabaseState, StoreError};
 use crate::telemetry::metrics;
 
 use super::{Core, ExecutionError};
@@ -16,6 +18,46 @@ use super::{Core, ExecutionError};
 const MOMENT: Duration = Duration::from_secs(1);
 /// How long the database may take to count what lives.
 const COUNTING: Duration = Duration::from_secs(2);
+/// How long a failure counts if nothing like it is tried again.
+const RECENT: Duration = Duration::from_secs(60);
+
+/// Whether the last one of its kind failed, a moment ago. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Failing(Arc<Mutex<Option<Instant>>>);
+
+impl Failing {
+    pub(super) fn note(&self, failed: bool) {
+        *lock(&self.0) = failed.then(Instant::now);
+    }
+
+    pub(super) fn is_so(&self) -> bool {
+        lock(&self.0).is_some_and(|at| at.elapsed() < RECENT)
+    }
+}
+
+/// Writes for which the disk under the database had no room. A probe does not write, and a database on a full disk answers.
+#[derive(Debug, Default)]
+pub(super) struct NoRoom {
+    pub(super) to_begin: Failing,
+    pub(super) to_record: Failing,
+    pub(super) to_live: Failing,
+}
+
+impl NoRoom {
+    fn is_so(&self) -> bool {
+        [&self.to_begin, &self.to_record, &self.to_live].into_iter().any(Failing::is_so)
+    }
+}
+
+/// Notes whether a write found room. One that failed for another reason says nothing about that.
+pub(super) fn noted<T>(failing: &Failing, written: Result<T, StoreError>) -> Result<T, StoreError> {
+    match written.as_ref().map_err(StoreError::state) {
+        Ok(_) => failing.note(false),
+        Err(Some(DatabaseState::Full)) => failing.note(true),
+        Err(_) => {}
+    }
+    written
+}
 
 /// How the service is. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -30,13 +72,16 @@ pub struct Checked {
     pub ok: bool,
     /// How it is, in a word or a few that tell a stranger nothing.
     pub state: &'static str,
+    /// What does not work meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effect: Option<&'static str>,
 }
 
 impl Health {
     /// What this service depends on, for a readiness probe, the console and `doctor`. Nothing here asks the provider.
     pub async fn checks(&self) -> Vec<Checked> {
         let database = self.database().await;
-        let checked = |name, ok, state| Checked { name, ok, state };
+        let checked = |name, ok, state| Checked { name, ok, state, effect: None };
         // A start without them is refused.
         let migrations = checked("migrations", true, "applied");
         let provider = match (self.provider_problem().is_some(), self.provider_rests_for().is_some()) {
@@ -53,11 +98,20 @@ impl Health {
             false => checked("policy", true, "loaded"),
             true => checked("policy", false, "the changed file is invalid; the previous one is still in use"),
         };
-        let outputs = match self.0.parts.are_outputs_apart {
-            false => checked("outputs", true, "found by every replica"),
-            true => checked("outputs", false, "kept on this machine alone, while others have replicas"),
+        let outputs = match (self.0.outputs().are_lost(), self.0.parts.are_outputs_apart) {
+            (true, _) => Checked {
+                effect: Some(
+                    "results have no complete outputs, pictures and files; a full disk, or a bucket that is away",
+                ),
+                ..checked("outputs", false, "not kept")
+            },
+            (false, true) => {
+                checked("outputs", false, "kept on this machine alone, while others have replicas")
+            }
+            (false, false) => checked("outputs", true, "found by every replica"),
         };
-        let database = checked("database", database == "serves", database);
+        let database =
+            Checked { effect: effect(database), ..checked("database", database == "serves", database) };
         vec![database, migrations, provider, isolation, policy, outputs]
     }
 
@@ -70,13 +124,14 @@ impl Health {
     }
 
     /// What the database says within a moment: `serves`, its state, or that it has not said anything yet. It goes on being
-    /// asked, so that a later call knows.
+    /// asked, so that a later call knows. That its disk is full is known by the last writes.
     pub async fn database(&self) -> &'static str {
         let health = self.clone();
         let asked = tokio::spawn(async move { health.ping_store().await });
         match tokio::time::timeout(MOMENT, asked).await {
+            Ok(Ok(Ok(()))) if self.0.no_room.is_so() => DatabaseState::Full.as_str(),
             Ok(Ok(Ok(()))) => "serves",
-            Ok(Ok(Err(error))) => error.state().map_or("refuses", crate::store::DatabaseState::as_str),
+            Ok(Ok(Err(error))) => error.state().map_or("refuses", DatabaseState::as_str),
             Ok(Err(_)) | Err(_) => "no answer yet",
         }
     }
@@ -136,4 +191,19 @@ impl Health {
             }
         }
     }
+}
+
+/// What does not work while a database is so.
+fn effect(state: &str) -> Option<&'static str> {
+    let state = state.parse::<DatabaseState>().ok()?;
+    Some(match state {
+        DatabaseState::Away => {
+            "calls are refused (store_unavailable), except on contexts that this process holds"
+        }
+        DatabaseState::ReadOnly => "calls that have to be recorded are refused (store_read_only)",
+        DatabaseState::Full => {
+            "calls that have to be recorded are refused (store_full); ends of runs are recorded when there is room"
+        }
+        DatabaseState::Busy | DatabaseState::Slow => "calls wait, or are refused (store_busy)",
+    })
 }

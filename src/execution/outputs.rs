@@ -17,6 +17,8 @@ use crate::guard::Sanitized;
 use crate::objects::{ObjectError, Objects};
 use crate::telemetry::chain;
 
+use super::health::Failing;
+
 /// Something that can be read as a resource after the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
@@ -43,12 +45,25 @@ pub struct Outputs {
     /// Where an output lies while it grows.
     scratch: PathBuf,
     max_bytes: u64,
+    /// The last one could not be kept.
+    failing: Failing,
 }
 
 impl Outputs {
     /// Keeps outputs as objects, each at most `max_bytes` long; they grow in files without names under `scratch`.
     pub fn new(objects: Objects, scratch: PathBuf, max_bytes: u64) -> Self {
-        Self { objects, scratch, max_bytes }
+        Self { objects, scratch, max_bytes, failing: Failing::default() }
+    }
+
+    /// Whether outputs cannot be kept now, by the last that was to be.
+    pub(super) fn are_lost(&self) -> bool {
+        self.failing.is_so()
+    }
+
+    /// Notes whether an object was kept.
+    fn noted(&self, kept: Result<(), ObjectError>) -> Result<(), ObjectError> {
+        self.failing.note(kept.is_err());
+        kept
     }
 
     /// The key of an output; none for a name that leads elsewhere.
@@ -98,7 +113,7 @@ impl Outputs {
         bytes: &Sanitized<Vec<u8>>,
     ) -> Result<Artifact, ObjectError> {
         let key = Self::key(execution, name).ok_or(ObjectError::Missing)?;
-        self.objects.put(&key, Bytes::copy_from_slice(bytes)).await?;
+        self.noted(self.objects.put(&key, Bytes::copy_from_slice(bytes)).await)?;
         Ok(Artifact {
             uri: Self::uri(execution, name),
             name: name.to_owned(),
@@ -121,7 +136,7 @@ impl Outputs {
     ) -> Result<Artifact, ObjectError> {
         let key = Self::key(execution, name).ok_or(ObjectError::Missing)?;
         let bytes = file.metadata().map_err(ObjectError::Spool)?.len();
-        self.objects.put_file(&key, file.into_inner()).await?;
+        self.noted(self.objects.put_file(&key, file.into_inner()).await)?;
         Ok(Artifact {
             uri: Self::uri(execution, name),
             name: name.to_owned(),
@@ -144,7 +159,7 @@ impl Outputs {
     /// # Errors
     /// [`ObjectError`]; nothing is kept then.
     pub async fn put_part(&self, upload: ExecutionId, number: usize, file: File) -> Result<(), ObjectError> {
-        self.objects.put_file(&format!("{upload}/part-{number}"), file).await
+        self.noted(self.objects.put_file(&format!("{upload}/part-{number}"), file).await)
     }
 
     /// Adds a part of an upload to a file. Gives its length.
@@ -263,9 +278,12 @@ impl Spool {
     /// The artifact, when the output was too long for the result and is kept now. One that could not be written whole
     /// is not kept at all.
     pub async fn finish(self) -> Option<Artifact> {
-        let file = self.file.filter(|_| !self.failed)?;
-        let key = Outputs::key(self.execution, self.name)?;
-        if let Err(error) = self.outputs.objects.put_file(&key, file).await {
+        if self.failed {
+            self.outputs.failing.note(true);
+            return None;
+        }
+        let (file, key) = (self.file?, Outputs::key(self.execution, self.name)?);
+        if let Err(error) = self.outputs.noted(self.outputs.objects.put_file(&key, file).await) {
             tracing::warn!(error = %chain(&error), execution.id = %self.execution, "an output could not be kept");
             return None;
         }

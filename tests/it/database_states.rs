@@ -432,6 +432,33 @@ fn a_full_disk_under_the_data_directory_is_reported_at_once() {
     assert_eq!(kept["structuredContent"]["state"], "kept", "{kept}");
 }
 
+/// A readiness probe does not write: it says what the last writes found, and that it is over.
+#[test]
+#[ignore = "needs the right to mount a small disk: scripts/test as root"]
+fn readyz_says_that_the_disk_is_full_and_what_is_refused_until_there_is_room() {
+    let disk = Disk::new(6);
+    let server = HttpServer::start(&disk.0);
+    let database = || {
+        let (status, body) = readiness(&server);
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str::<Value>(&body).unwrap()
+    };
+    let count = || run(&server, "held", "1", json!({}));
+    count();
+    assert_eq!(database()["database"], "serves");
+    let filler = disk.0.join("filler");
+    crate::support::database::fill(&filler);
+    let refused = (0..200).map(|_| count()).find(|result| result["isError"] == true);
+    assert_eq!(error_code(&refused.expect("the disk never filled")), "store_full");
+    let said = database();
+    assert_eq!(said["database"], "full", "{said}");
+    let check = said["checks"].as_array().unwrap().iter().find(|check| check["name"] == "database").unwrap();
+    assert!(check["ok"] == false && check["effect"].as_str().unwrap().contains("store_full"), "{said}");
+    std::fs::remove_file(filler).unwrap();
+    assert_eq!(count()["structuredContent"]["output"], "1");
+    wait_for("the writes of this process find room", || database()["database"] == "serves");
+}
+
 /// The same under a Postgres: nothing is taken for a database that is away, nothing runs twice, and records follow.
 #[test]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
@@ -468,7 +495,8 @@ fn a_full_disk_under_postgres_is_reported_as_such_and_loses_nothing() {
     assert!(text.contains("server's disk") && text.contains("keep the context"), "{text}");
     assert!(!text.contains("reset"), "{text}");
     assert_eq!(error_code(&count()), "store_full");
-    assert_eq!(readiness(&server).0, 200);
+    let (status, body) = readiness(&server);
+    assert!(status == 200 && body.contains(r#""database":"full""#), "{body}");
     let offline = metric(&server, "execution_offline_total");
     assert!(offline.abs() < 0.5, "a full disk is no reason to run without the lease");
 
