@@ -71,7 +71,7 @@ pub use health::{Checked, Health};
 pub use hosts::Hosts;
 pub use outputs::{Artifact, Outputs};
 pub use packs::{Packs, PacksError};
-pub use paths::Paths;
+pub use paths::{ClosedPath, Paths};
 pub use reaper::Cleanup;
 pub use recall::{Begun, Reads, Recalled, Requester};
 pub use recipe::{Recipe, Recipes};
@@ -87,7 +87,7 @@ pub use usage::Usage;
 
 pub use tools::{Decision, Person, Question, ToolCall};
 pub use transfers::Transfers;
-pub use workflows::{Control, Flow, WorkflowError, Workflows};
+pub use workflows::{Approver, Control, Flow, WorkflowError, Workflows};
 
 /// Numbers of this component.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -240,6 +240,8 @@ struct Core {
     flows: workflows::Flows,
     /// Until when no other replica takes what this one holds.
     lease: replica::Lease,
+    /// What the last writes found.
+    no_room: health::NoRoom,
 }
 
 /// Who calls and for what.
@@ -358,6 +360,7 @@ impl Execution {
     pub fn new(parts: Parts, shutdown: CancellationToken) -> Self {
         let (policies, bridge) = (parts.policies.clone(), parts.bridge.clone());
         let lease = replica::Lease::new(parts.clock.clone());
+        let no_room = health::NoRoom::default();
         let core = Arc::new(Core {
             parts,
             runs: TaskTracker::new(),
@@ -370,6 +373,7 @@ impl Execution {
             tools: tools::ToolRooms::default(),
             flows: workflows::Flows::default(),
             lease,
+            no_room,
         });
         Self {
             runs: Runs(Arc::clone(&core)),

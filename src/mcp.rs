@@ -236,7 +236,10 @@ impl McpServer {
             tools::files::NAME => self.files(arguments, context).await.map(Into::into),
             tools::workflows::RUN => self.run_workflow(arguments, context).await.map(Into::into),
             tools::workflows::GET => self.get_workflow(arguments, context).await.map(Into::into),
-            tools::workflows::CONTROL => self.control_workflow(arguments, context).await.map(Into::into),
+            tools::workflows::CONTROL => {
+                let state = request.request_state.zip(Some(request.input_responses.unwrap_or_default()));
+                self.control_workflow(arguments, state, context).await
+            }
             tools::search_tools::NAME => self.search_tools(arguments, context).await.map(Into::into),
             tools::get_artifact::NAME => self.get_artifact(arguments, context).await.map(Into::into),
             name => Err(ToolError::internal(format!("no handler for {name}"))),

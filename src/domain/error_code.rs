@@ -55,6 +55,21 @@ text_enum! {
 }
 
 impl ErrorCode {
+    /// Whether the same call meets the same again until someone changes something: the call, the path, the quota.
+    pub fn is_final(self) -> bool {
+        matches!(
+            self,
+            Self::InvalidArgument
+                | Self::NotFound
+                | Self::Forbidden
+                | Self::QuotaReached
+                | Self::PathClosed
+                | Self::TemplateConflict
+                | Self::PlaceholderUnresolved
+                | Self::IdempotencyConflict
+        )
+    }
+
     /// Whether the same call may succeed a little later without any change.
     pub fn is_retryable(self) -> bool {
         matches!(

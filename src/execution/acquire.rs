@@ -24,6 +24,7 @@ use crate::telemetry::metrics;
 
 use super::attempts::Fault;
 use super::crash::crash_point;
+use super::health::noted;
 use super::provider::access_of;
 use super::write_behind::Deferred;
 use super::{Core, ExecutionError, Hosts, Progress, ProgressSender};
@@ -201,7 +202,7 @@ impl Sandboxes {
             let waiting = self.0.store().signals().watch(&ask.key);
             let asked = Instant::now();
             crash_point!(self.0, "acquire.before");
-            let answer = match self.0.store().acquire(ask, limits).await {
+            let answer = match noted(&self.0.no_room.to_begin, self.0.store().acquire(ask, limits).await) {
                 Ok(answer) => answer,
                 // Someone is in the way, for as long as this call may wait: the same run keeps its place.
                 Err(error)
@@ -287,7 +288,10 @@ impl Sandboxes {
             Acquired::Limit(_) if self.0.evict_unclaimed(&ask.key).await => Ok(Answered::AskAgain),
             Acquired::Limit(limit) => Err(ExecutionError::Limit(limit)),
             Acquired::Quota(quota) => Err(ExecutionError::Quota(quota)),
-            Acquired::PathClosed(status) => Err(ExecutionError::PathClosed(status)),
+            Acquired::PathClosed(status) => {
+                let closed = self.0.closed_path(&asking.ask.key).await.ok().flatten();
+                Err(ExecutionError::PathClosed(closed.unwrap_or_else(|| status.into())))
+            }
             Acquired::Replay(row) => Ok(Answered::Acquired(Acquisition::Replay(row))),
             Acquired::KeyConflict(id) => Err(ExecutionError::KeyConflict(id)),
             Acquired::Interrupted(row) => Err(ExecutionError::Interrupted(row.id)),

@@ -6,7 +6,7 @@ use crate::domain::{ContextKey, EndReason, TenantId};
 use crate::store::{ContextFilter, ContextRow, End};
 
 use super::crash::crash_point;
-use super::{Core, ExecutionError, Requester};
+use super::{ClosedPath, Core, ExecutionError, Requester};
 
 /// Lists and ends contexts, makes and opens their handles. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -19,6 +19,14 @@ impl Contexts {
     /// The store's.
     pub async fn live(&self, key: &ContextKey) -> Result<Option<ContextRow>, ExecutionError> {
         Ok(self.0.store().live(key).await?)
+    }
+
+    /// What has become of a path, if nothing runs on it any more.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn closed(&self, key: &ContextKey) -> Result<Option<ClosedPath>, ExecutionError> {
+        Ok(self.0.closed_path(key).await?)
     }
 
     /// The live contexts that the requester may enter, newest first: those of the `named` context's conversation; without one,
@@ -83,8 +91,8 @@ impl Contexts {
         if requester.sees_tenant || key.owner == requester.owner {
             return Ok(key);
         }
-        let shared = self.0.store().shared_with(&key.of_conversation()).await?;
-        if shared.contains(&requester.principal) { Ok(key) } else { Err(ExecutionError::UnknownHandle) }
+        let shared = self.0.store().is_shared_with(&key.of_conversation(), &requester.principal).await?;
+        if shared { Ok(key) } else { Err(ExecutionError::UnknownHandle) }
     }
 
     /// Ends the live context of a key, if there is one. Its sandbox dies in the background.

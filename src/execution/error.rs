@@ -4,7 +4,9 @@ use crate::domain::usage::decimal;
 use crate::domain::{ContextKey, ErrorCode, ExecutionId, KeptError, QuotaKind, QuotaReached};
 use crate::e2b::E2bError;
 use crate::objects::ObjectError;
-use crate::store::{DatabaseState, LimitReached, PathStatus, StoreError};
+use crate::store::{DatabaseState, LimitReached, StoreError};
+
+use super::paths::ClosedPath;
 
 /// What the tool could not do.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +19,7 @@ pub enum ExecutionError {
     Quota(QuotaReached),
     /// The path is merged, archived or deleted.
     #[error("the path is {0}")]
-    PathClosed(PathStatus),
+    PathClosed(ClosedPath),
     /// No such template, or the tenant may not name it.
     #[error("the template {name:?} is not allowed here")]
     UnknownTemplate {
@@ -188,7 +190,8 @@ impl ExecutionError {
                 format!("Held by: {holders}{others}.{frees}{end}")
             }
             Self::Quota(quota) => {
-                let reserved = match quota.used < quota.limit {
+                let comes_back = quota.kind != QuotaKind::Executions && quota.used < quota.limit;
+                let reserved = match comes_back {
                     true => " Reservations are released when runs end and sandboxes end early; end a context that is no longer needed.",
                     false => "",
                 };
@@ -197,7 +200,7 @@ impl ExecutionError {
                     "Nothing was run. The next {period} begins in {left} s.{reserved} The operator of the server can raise the quota with `pathbox usage quota`."
                 )
             }
-            Self::PathClosed(_) => "Run on another path of the conversation.".into(),
+            Self::PathClosed(closed) => closed.advice(),
             Self::UnknownTemplate { allowed, .. } if allowed.is_empty() => {
                 "Leave `template` out. The operator allows templates with `e2b.templates`, or `templates` in a tenant's table."
                     .into()

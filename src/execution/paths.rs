@@ -4,6 +4,7 @@
 //! closes a path ends its context, and the sandbox goes the usual way through the outbox.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use super::Core;
@@ -17,6 +18,64 @@ pub struct PathNode {
     pub row: PathRow,
     /// Its branches, oldest first.
     pub children: Vec<PathNode>,
+}
+
+/// A path on which nothing runs any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClosedPath {
+    /// How it was closed.
+    pub status: PathStatus,
+    /// What it was merged into.
+    pub into: Option<PathId>,
+    /// Where what was merged has come to in the end, if that path is open.
+    pub goes_on: Option<PathId>,
+}
+
+impl From<PathStatus> for ClosedPath {
+    fn from(status: PathStatus) -> Self {
+        Self { status, into: None, goes_on: None }
+    }
+}
+
+impl fmt::Display for ClosedPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.into {
+            Some(into) => write!(f, "{} into {into}", self.status),
+            None => write!(f, "{}", self.status),
+        }
+    }
+}
+
+impl ClosedPath {
+    /// What to do instead.
+    pub fn advice(&self) -> String {
+        match &self.goes_on {
+            Some(path) => format!("Run on the path {path} of the conversation."),
+            None => "Run on another path of the conversation.".into(),
+        }
+    }
+}
+
+impl Core {
+    /// What has become of a path, if nothing runs on it any more.
+    pub(super) async fn closed_path(&self, key: &ContextKey) -> Result<Option<ClosedPath>, StoreError> {
+        let Some(row) = self.store().path(key).await?.filter(|row| row.status != PathStatus::Active) else {
+            return Ok(None);
+        };
+        // One that was merged and deleted later goes on nowhere.
+        let merged_into = |row: PathRow| row.merged_into.filter(|_| row.status == PathStatus::Merged);
+        let mut closed = ClosedPath::from(row.status);
+        let mut next = merged_into(row);
+        closed.into.clone_from(&next);
+        // Lineage has no cycles: what is merged into has to be active then.
+        while let Some(path) = next.take() {
+            match self.store().path(&key.of_conversation().path(path)).await? {
+                Some(row) if row.status == PathStatus::Active => closed.goes_on = Some(row.path),
+                row => next = row.and_then(merged_into),
+            }
+        }
+        Ok(Some(closed))
+    }
 }
 
 /// Registers and changes paths. Cheap to clone.
@@ -40,6 +99,14 @@ impl Paths {
             self.0.kills.notify_one();
         }
         Ok(row)
+    }
+
+    /// A registered path.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn look(&self, key: &ContextKey) -> Result<Option<PathRow>, StoreError> {
+        self.0.store().path(key).await
     }
 
     /// The registered paths of a conversation, oldest first.

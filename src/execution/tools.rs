@@ -265,6 +265,7 @@ impl Core {
         name: &str,
         arguments: Map<String, Value>,
         key: String,
+        confirmed: Option<String>,
         timeout: Duration,
     ) -> Result<Value, (&'static str, String)> {
         let Some(bridge) = self.parts.bridge.as_ref().filter(|bridge| bridge.serves(&call.key.tenant)) else {
@@ -272,7 +273,8 @@ impl Core {
         };
         let began = Instant::now();
         let catalog = bridge.catalog(&call.key.tenant).await;
-        let desk = Desk::new(self, bridge, catalog, call, self.guard_for(call), key, began + timeout);
+        let mut desk = Desk::new(self, bridge, catalog, call, self.guard_for(call), key, began + timeout);
+        desk.confirmed = confirmed;
         let message = json!({"tool": name, "arguments": arguments}).to_string();
         let span = tracing::debug_span!(
             "tools.call",
@@ -299,6 +301,54 @@ impl Core {
             },
             (None, None) => Value::Null,
         })
+    }
+}
+
+impl Core {
+    /// The definition of a task's tool that a person has to confirm, and what to call it. `None`: it asks no one, a person has
+    /// allowed it for the conversation, or it cannot be found now.
+    pub(super) async fn to_confirm(&self, call: &Call, name: &str) -> Option<(String, String)> {
+        let bridge = self.parts.bridge.as_ref().filter(|bridge| bridge.serves(&call.key.tenant))?;
+        let catalog = tokio::time::timeout(PREPARE, bridge.catalog(&call.key.tenant)).await.ok()?;
+        let tool = catalog.find(name).filter(|tool| tool.asks)?;
+        let found = (tool.definition.clone(), tool.callable());
+        (!self.was_permitted(&permit(call, tool)).await).then_some(found)
+    }
+
+    /// Asks a person about the tool of a task. Gives the definition that was confirmed; `None`: there is nothing to confirm.
+    ///
+    /// # Errors
+    /// The words of a no, or that no person can be asked.
+    pub(super) async fn ask_about_task(
+        self: &Arc<Self>,
+        call: &Call,
+        name: &str,
+        arguments: &Value,
+        who: String,
+    ) -> Result<Option<String>, String> {
+        let bridge = self.parts.bridge.as_ref().filter(|bridge| bridge.serves(&call.key.tenant));
+        let Some((bridge, (definition, _))) = bridge.zip(self.to_confirm(call, name).await) else {
+            return Ok(None);
+        };
+        let catalog = bridge.catalog(&call.key.tenant).await;
+        let Some(tool) = catalog.find(name).filter(|tool| tool.definition == definition) else {
+            return Err(format!("{name} has changed meanwhile; approve the task again"));
+        };
+        let (guard, deadline) = (self.guard_for(call), Instant::now() + PATIENCE);
+        let mut desk = Desk::new(self, bridge, Arc::clone(&catalog), call, guard, String::new(), deadline);
+        desk.who = who;
+        desk.confirm(tool, arguments).await.map_err(|no| no.message)?;
+        Ok(Some(definition))
+    }
+}
+
+/// What a person who allows a tool for the conversation allows.
+fn permit(call: &Call, tool: &Tool) -> ToolPermit {
+    ToolPermit {
+        conversation: call.key.of_conversation(),
+        principal: call.requester.principal.clone(),
+        tool: tool.full_name(),
+        definition: tool.definition.clone(),
     }
 }
 
@@ -468,6 +518,10 @@ struct Desk {
     places: Semaphore,
     /// Tools that a person allowed for this run.
     allowed: Mutex<HashSet<String>>,
+    /// The definition of the one tool that a person has confirmed before.
+    confirmed: Option<String>,
+    /// Who wants to call, in the words of a question.
+    who: String,
     /// The run's span, whose children the calls are.
     span: tracing::Span,
     /// One question at a time.
@@ -497,6 +551,8 @@ impl Desk {
             bytes: AtomicU64::new(0),
             places: Semaphore::new(MAX_PARALLEL),
             allowed: Mutex::default(),
+            confirmed: None,
+            who: "A program".into(),
             span: tracing::Span::current(),
             asking: tokio::sync::Mutex::new(()),
         }
@@ -675,7 +731,7 @@ impl Desk {
         if !server.is_some_and(|server| server.trusted) {
             self.look_at(tool, &arguments)?;
         }
-        if tool.asks {
+        if tool.asks && self.confirmed.as_ref() != Some(&tool.definition) {
             self.confirm(tool, &arguments).await?;
         }
         let _place = self.places.acquire().await.map_err(|_| No::new("cancelled", "the run has ended"))?;
@@ -758,12 +814,7 @@ impl Desk {
     async fn confirm(&self, tool: &Tool, arguments: &Value) -> Result<(), No> {
         let name = tool.full_name();
         let _turn = self.asking.lock().await;
-        let permit = ToolPermit {
-            conversation: self.call.key.of_conversation(),
-            principal: self.call.requester.principal.clone(),
-            tool: name.clone(),
-            definition: tool.definition.clone(),
-        };
+        let permit = permit(&self.call, tool);
         if lock(&self.allowed).contains(&name) || self.core.was_permitted(&permit).await {
             return Ok(());
         }
@@ -835,8 +886,8 @@ impl Desk {
         let cut = text.chars().count().saturating_sub(1_000);
         let more = if cut > 0 { format!(" … and {cut} more characters") } else { String::new() };
         format!(
-            "A program wants to call the tool {} of the server {} with the arguments {shown}{more}",
-            tool.name, tool.server
+            "{} wants to call the tool {} of the server {} with the arguments {shown}{more}",
+            self.who, tool.name, tool.server
         )
     }
 

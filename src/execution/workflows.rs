@@ -18,17 +18,17 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::analysis::Kind;
-use crate::domain::{Code, ContextKey, ErrorCode, ExecutionId, PathId, TenantId, hex, lock};
+use crate::domain::{Code, ErrorCode, ExecutionId, PathId, TenantId, hex, lock};
 use crate::guard::Sanitized;
 use crate::store::workflows::{
     Append, Appended, Created, MAX_LIVE_WORKFLOWS, NewWorkflow, StoredEvent, TaskResult,
 };
-use crate::store::{DynStore, PathStatus, StoreError, WorkflowRow};
+use crate::store::{DynStore, StoreError, WorkflowRow};
 use crate::telemetry::trace::Trace;
 use crate::workflow::{Decision, Event, Plan, Refused, State, Task, TaskKind};
 
 use super::record::own_key;
-use super::{Call, Core, ExecutionError, Requester};
+use super::{Call, Core, ExecutionError, Person, Requester};
 
 mod drive;
 mod task;
@@ -63,6 +63,15 @@ pub struct Flow {
     pub state: State,
 }
 
+/// Who approves a task whose tool asks a person.
+#[derive(Debug, Clone)]
+pub enum Approver {
+    /// A program of the host application, which speaks for its user.
+    Application,
+    /// A model: the person at its client is asked, if there is a way to.
+    Model(Option<Person>),
+}
+
 /// What someone wants of a workflow.
 #[derive(Debug, Clone)]
 pub enum Control {
@@ -73,7 +82,7 @@ pub enum Control {
     /// Running tasks are stopped, and the workflow ends.
     Abort,
     /// A task that waits for approval may begin.
-    Approve(String),
+    Approve(String, Approver),
     /// It may not.
     Refuse(String),
     /// What becomes of a task that is unknown; with the result of one that is accepted.
@@ -96,6 +105,9 @@ pub enum WorkflowError {
     /// It does not fit the state.
     #[error("{0}")]
     Refused(#[from] Refused),
+    /// No person has confirmed what a task's tool asks for.
+    #[error("{0}")]
+    NotConfirmed(String),
     /// The requester has no such workflow.
     #[error("unknown workflow {0}")]
     Unknown(Uuid),
@@ -125,6 +137,7 @@ impl WorkflowError {
         match self {
             Self::Plan(_) => ErrorCode::InvalidArgument,
             Self::Refused(_) => ErrorCode::WorkflowState,
+            Self::NotConfirmed(_) => ErrorCode::Forbidden,
             Self::Unknown(_) => ErrorCode::NotFound,
             Self::KeyConflict(_) => ErrorCode::IdempotencyConflict,
             Self::Limit => ErrorCode::LimitReached,
@@ -138,6 +151,9 @@ impl WorkflowError {
         match self {
             Self::Plan(_) => "Nothing was started. Correct the plan and call again.".into(),
             Self::Refused(_) => "Nothing was changed. get_workflow shows its state.".into(),
+            Self::NotConfirmed(_) => {
+                "Nothing was changed. The host application can approve the task over /v1/workflows/{id}/control.".into()
+            }
             Self::Unknown(_) => {
                 "Use the `workflowId` of run_workflow, or list yours with get_workflow.".into()
             }
@@ -210,7 +226,6 @@ impl Workflows {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
         }
-        let closed = self.0.closed_path(key).await?;
         let new = NewWorkflow {
             id,
             key: key.clone(),
@@ -221,18 +236,16 @@ impl Workflows {
             idempotency_key: call.idempotency_key.clone().map(|key| own_key(&call, key)),
             args_sha256: hex(&hash.finalize()),
             event,
-            // One that was begun before is found, whatever has become of its path.
-            most: if closed.is_some() { 0 } else { MAX_LIVE_WORKFLOWS },
         };
         let id = match self.0.store().create_workflow(&new).instrument(span).await? {
             Created::New => new.id,
             Created::Known(id) => id,
             Created::Conflict(id) => return Err(WorkflowError::KeyConflict(id)),
-            Created::Limit => {
-                return Err(
-                    closed.map_or(WorkflowError::Limit, |status| ExecutionError::PathClosed(status).into())
-                );
+            Created::PathClosed(status) => {
+                let closed = self.0.closed_path(key).await?.unwrap_or_else(|| status.into());
+                return Err(ExecutionError::PathClosed(closed).into());
             }
+            Created::Limit => return Err(WorkflowError::Limit),
         };
         tracing::info!(workflow.id = %id, "a workflow was begun");
         self.0.flows.wrote(id);
@@ -360,10 +373,17 @@ impl Workflows {
         id: Uuid,
         control: &Control,
     ) -> Result<Flow, WorkflowError> {
+        let confirmed = match control {
+            Control::Approve(task, approver) => self.confirmed(requester, id, task, approver).await?,
+            _ => None,
+        };
         loop {
             let mut flow = self.look(requester, id).await?;
             let seq = flow.state.seq;
-            let (event, results) = self.steering_event(requester, &flow, control).await?;
+            let (event, results) = match control {
+                Control::Approve(task, _) => (approved(requester, task, confirmed.clone()), Vec::new()),
+                control => self.steering_event(requester, &flow, control).await?,
+            };
             let now = self.0.parts.clock.now().timestamp_millis();
             flow.state.apply(&event, now)?;
             let append = Append {
@@ -386,6 +406,41 @@ impl Workflows {
         }
     }
 
+    /// The definition of a task's tool that its approval confirms, where the tool asks a person.
+    async fn confirmed(
+        &self,
+        requester: &Requester,
+        id: Uuid,
+        task: &str,
+        approver: &Approver,
+    ) -> Result<Option<String>, WorkflowError> {
+        let Flow { row, state } = self.look(requester, id).await?;
+        // A person is asked about what can be approved.
+        state.clone().apply(&approved(requester, task, None), 0)?;
+        let planned = state.plan.task(task).filter(|task| task.kind == TaskKind::McpTool);
+        let Some((planned, name)) = planned.and_then(|task| Some((task, task.tool.as_deref()?))) else {
+            return Ok(None);
+        };
+        let call = Call::on(row.key.clone(), task::requester(&row));
+        let Approver::Model(person) = approver else {
+            return Ok(self.0.to_confirm(&call, name).await.map(|(definition, _)| definition));
+        };
+        let sources: Vec<String> = state.plan.sources(task).into_iter().map(str::to_owned).collect();
+        let values = self.0.results(id, &state, &sources).await?;
+        let mut arguments = planned.arguments.clone().unwrap_or_default();
+        let who = match task::prepare(&state, task, &values) {
+            task::Prepared::Ready(inputs) => {
+                arguments.extend(inputs);
+                "A task of a workflow".to_owned()
+            }
+            task::Prepared::Items(items) => format!("A task of a workflow, once for each of {items} items,"),
+            task::Prepared::Skip(_) | task::Prepared::Unusable(_) => return Ok(None),
+        };
+        let call = Call { person: person.clone(), ..call };
+        let asked = self.0.ask_about_task(&call, name, &Value::Object(arguments), who).await;
+        asked.map_err(WorkflowError::NotConfirmed)
+    }
+
     /// The event that a control comes down to.
     async fn steering_event(
         &self,
@@ -398,7 +453,7 @@ impl Workflows {
             Control::Pause => Event::Paused { by },
             Control::Resume => Event::Resumed { by },
             Control::Abort => Event::Aborting { by },
-            Control::Approve(task) => Event::Approved { task, by },
+            Control::Approve(task, _) => approved(requester, &task, None),
             Control::Refuse(task) => Event::Refused { task, by },
             Control::Decide(task, decision, result) => {
                 let generation = flow.state.tasks.get(&task).map_or(0, |task| task.generation);
@@ -432,6 +487,10 @@ impl Workflows {
     }
 }
 
+fn approved(requester: &Requester, task: &str, confirmed: Option<String>) -> Event {
+    Event::Approved { task: task.to_owned(), by: requester.principal.clone(), confirmed }
+}
+
 /// The state of a workflow, from its events.
 ///
 /// # Errors
@@ -456,13 +515,6 @@ pub async fn fold(store: &DynStore, id: Uuid) -> Result<State, WorkflowError> {
 }
 
 impl Core {
-    /// What a path is, if nothing may be run on it any more.
-    async fn closed_path(&self, key: &ContextKey) -> Result<Option<PathStatus>, StoreError> {
-        let paths = self.store().paths(&key.of_conversation(), true).await?;
-        let found = paths.into_iter().find(|row| row.path == key.path).map(|row| row.status);
-        Ok(found.filter(|status| *status != PathStatus::Active))
-    }
-
     async fn fold(&self, id: Uuid) -> Result<State, WorkflowError> {
         fold(self.store(), id).await
     }

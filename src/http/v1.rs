@@ -413,23 +413,18 @@ async fn change_path(
     Ok(answer(status, &row))
 }
 
-async fn rows(ask: &Ask, deleted: bool) -> Result<Vec<PathRow>, Problem> {
-    ask.paths.list(&ask.conversation, deleted).await.map_err(|error| ExecutionError::Store(error).into())
-}
-
 async fn list(ask: Ask, uri: Uri) -> Result<Response, Problem> {
     let query =
         Query::<ListQuery>::try_from_uri(&uri).map_err(|error| Problem::argument(error.body_text()))?;
-    let paths: Vec<Value> = rows(&ask, query.deleted).await?.iter().map(view).collect();
+    let rows = ask.paths.list(&ask.conversation, query.deleted).await.map_err(ExecutionError::Store)?;
+    let paths: Vec<Value> = rows.iter().map(view).collect();
     Ok(Json(json!({ "paths": paths })).into_response())
 }
 
 async fn show(ask: Ask) -> Result<Response, Problem> {
     let path = ask.path()?;
-    match rows(&ask, true).await?.iter().find(|row| row.path == *path) {
-        Some(row) => Ok(answer(StatusCode::OK, row)),
-        None => Err(PathError::Unknown(path.clone()).into()),
-    }
+    let row = ask.paths.look(&ask.conversation.path(path.clone())).await.map_err(ExecutionError::Store)?;
+    Ok(answer(StatusCode::OK, &row.ok_or_else(|| PathError::Unknown(path.clone()))?))
 }
 
 async fn tree(ask: Ask) -> Result<Response, Problem> {

@@ -1,4 +1,4 @@
-//! Asking a person whether a program may call a tool: by elicitation where the protocol has requests of servers, and by a
+//! Asking a person whether a program, or a task of a workflow, may call a tool: by elicitation where the protocol has requests of servers, and by a
 //! result that asks for input where it has not (2026-07-28). In the second case the run goes on while no one is connected: the
 //! program waits in its sandbox until the client calls again with the answer, or until its patience is over.
 
@@ -14,11 +14,12 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{Entropy, lock};
-use crate::execution::{Begun, Decision, Person, Question};
+use crate::execution::{Begun, Decision, Flow, Person, Question, WorkflowError};
 
 use super::{McpServer, ToolError};
 
@@ -31,16 +32,23 @@ const MOST: usize = 256;
 /// The one input that is asked for.
 const KEY: &str = "confirm";
 
-/// Runs whose client was sent away with a question.
+/// Calls whose client was sent away with a question.
 #[derive(Debug, Default)]
 pub(super) struct Waiting(Mutex<HashMap<String, Asked>>);
 
-/// A run that goes on, and what its program waits for.
+/// What goes on while its client is away.
+#[derive(Debug)]
+pub(super) enum Pending {
+    /// A run, whose program waits.
+    Run { begun: Begun, cancel: CancellationToken, questions: mpsc::Receiver<Question> },
+    /// The approval of a workflow's task.
+    Approval(JoinHandle<Result<Flow, WorkflowError>>),
+}
+
+/// A call that goes on, and what it waits for.
 #[derive(Debug)]
 pub(super) struct Asked {
-    pub(super) begun: Begun,
-    pub(super) cancel: CancellationToken,
-    pub(super) questions: mpsc::Receiver<Question>,
+    pub(super) pending: Pending,
     pub(super) arguments: JsonObject,
     answer: Option<oneshot::Sender<Decision>>,
     /// Tenant and principal: no one else answers.
@@ -101,11 +109,11 @@ fn decision(said: &ElicitResult) -> Decision {
 }
 
 impl McpServer {
-    /// Sends the client away with a question. The run goes on.
+    /// Sends the client away with a question. What it is about goes on.
     pub(super) fn ask_for_input(
         &self,
         question: Question,
-        (begun, cancel, questions): (Begun, CancellationToken, mpsc::Receiver<Question>),
+        pending: Pending,
         arguments: JsonObject,
         context: &Context,
     ) -> Result<CallToolResponse, ToolError> {
@@ -114,15 +122,7 @@ impl McpServer {
             serde_json::from_value(ask).map_err(|error| ToolError::internal(error.to_string()))?;
         let state = Entropy::system().hex::<16>();
         let whose = self.whose(context)?;
-        let asked = Asked {
-            begun,
-            cancel,
-            questions,
-            arguments,
-            answer: Some(question.answer),
-            whose,
-            since: Instant::now(),
-        };
+        let asked = Asked { pending, arguments, answer: Some(question.answer), whose, since: Instant::now() };
         let mut waiting = lock(&self.0.waiting.0);
         waiting.retain(|_, asked| asked.since.elapsed() < KEPT);
         if waiting.len() < MOST {
@@ -131,28 +131,37 @@ impl McpServer {
         Ok(CallToolResponse::InputRequired(InputRequiredResult::new(Some(ask), Some(state))))
     }
 
-    /// Takes a client's answer, and its run back.
+    /// Takes a client's answer, and gives back what waits for it. Another call than the one that asked ends that.
     pub(super) fn take_input(
         &self,
         state: &str,
         responses: &InputResponses,
+        arguments: &JsonObject,
         context: &Context,
-    ) -> Result<Asked, ToolError> {
+    ) -> Result<Pending, ToolError> {
         let whose = self.whose(context)?;
         let mut waiting = lock(&self.0.waiting.0);
         let is_mine = waiting.get(state).is_some_and(|asked| asked.whose == whose);
         let Some(mut asked) = waiting.remove(state).filter(|_| is_mine) else {
             return Err(ToolError::not_found(
                 "No call with this requestState is waiting here",
-                "It was answered before, is too old, or is waiting at another replica. Call run_code again without it.",
+                "It was answered before, is too old, or is waiting at another replica. Call the tool again without it.",
             ));
         };
+        if asked.arguments != *arguments {
+            if let Pending::Run { cancel, .. } = &asked.pending {
+                cancel.cancel();
+            }
+            return Err(ToolError::argument(
+                "the arguments are not those of the call that asked; it was cancelled",
+            ));
+        }
         let said =
             responses.get(KEY).and_then(|said| serde_json::from_value::<ElicitResult>(said.clone()).ok());
         if let Some(answer) = asked.answer.take() {
             let _ = answer.send(said.as_ref().map_or(Decision::No, decision));
         }
-        Ok(asked)
+        Ok(asked.pending)
     }
 
     fn whose(&self, context: &Context) -> Result<String, ToolError> {

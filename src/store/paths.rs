@@ -125,6 +125,9 @@ pub trait Paths: Send + Sync {
         limits: &ContextLimits,
     ) -> Result<PathRow, PathError>;
 
+    /// A registered path.
+    async fn path(&self, key: &ContextKey) -> Result<Option<PathRow>, StoreError>;
+
     /// The registered paths of a conversation, oldest first; deleted ones only when asked for.
     async fn paths(&self, conversation: &ConversationKey, deleted: bool) -> Result<Vec<PathRow>, StoreError>;
 
@@ -138,6 +141,9 @@ pub trait Paths: Send + Sync {
 
     /// Whom a conversation is shared with, oldest first.
     async fn shared_with(&self, conversation: &ConversationKey) -> Result<Vec<String>, StoreError>;
+
+    /// Whether a conversation is shared with a principal.
+    async fn is_shared_with(&self, of: &ConversationKey, principal: &str) -> Result<bool, StoreError>;
 
     /// The conversations of a tenant that others share with a principal.
     async fn shared_to(&self, tenant: &TenantId, principal: &str)

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::StoreError;
+use super::{PathStatus, StoreError};
 use crate::domain::{ContextKey, ExecutionId, Language, Owner, TenantId};
 
 /// Workflows of a tenant that are not over at most.
@@ -37,9 +37,6 @@ pub struct NewWorkflow {
     pub args_sha256: String,
     /// Its first event.
     pub event: String,
-    /// How many of the tenant's may be live, including it: [`MAX_LIVE_WORKFLOWS`], or 0 to make none and only find the one of
-    /// this key.
-    pub most: u32,
 }
 
 /// What became of an ask.
@@ -51,7 +48,9 @@ pub enum Created {
     Known(Uuid),
     /// The key was used with other arguments.
     Conflict(Uuid),
-    /// The tenant has as many that are not over as may be.
+    /// Its path is closed.
+    PathClosed(PathStatus),
+    /// The tenant has [`MAX_LIVE_WORKFLOWS`] that are not over.
     Limit,
 }
 

@@ -121,6 +121,8 @@ pub struct TaskState {
     pub not_before: i64,
     /// Whether a person has approved it.
     pub approved: bool,
+    /// The definition of its tool that a person has confirmed, where the tool asks for that.
+    pub confirmed: Option<String>,
     /// The items of a `for_each`.
     pub items: u32,
     /// Why it was skipped, failed or is unknown, or that its sandbox had lost its state.
@@ -230,6 +232,9 @@ pub enum Event {
     Waiting {
         /// The task.
         task: String,
+        /// What for, unless the plan says so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// A person approved it.
     Approved {
@@ -237,6 +242,9 @@ pub enum Event {
         task: String,
         /// Who.
         by: String,
+        /// The definition of its tool, where the tool asks a person.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        confirmed: Option<String>,
     },
     /// A person refused it.
     Refused {
@@ -352,6 +360,7 @@ fn new_task(generation: u32, at: i64) -> TaskState {
         epoch: 0,
         not_before: 0,
         approved: false,
+        confirmed: None,
         items: 0,
         reason: None,
         at,
@@ -416,13 +425,15 @@ impl State {
                 self.on_run(run)?;
                 self.to(&run.task, Phase::Aborted, at)?;
             }
-            Event::Waiting { task } => {
+            Event::Waiting { task, reason } => {
                 self.in_phase(task, &[Phase::Pending])?;
-                self.to(task, Phase::Approval, at)?;
+                self.to(task, Phase::Approval, at)?.reason.clone_from(reason);
             }
-            Event::Approved { task, .. } => {
+            Event::Approved { task, confirmed, .. } => {
                 self.in_phase(task, &[Phase::Approval])?;
-                self.to(task, Phase::Pending, at)?.approved = true;
+                let state = self.to(task, Phase::Pending, at)?;
+                (state.approved, state.reason) = (true, None);
+                state.confirmed.clone_from(confirmed);
             }
             Event::Refused { task, by } => {
                 self.in_phase(task, &[Phase::Approval])?;
@@ -521,10 +532,10 @@ impl State {
             return refuse(format!("task `{task}` has no list of {items} items"));
         }
         self.to(task, Phase::Expanded, at)?.items = items;
-        let (generation, approved) =
-            self.tasks.get(task).map_or((1, false), |task| (task.generation, task.approved));
+        let whole = self.tasks.get(task).cloned().unwrap_or_else(|| new_task(1, at));
         for item in 0..items {
-            let state = TaskState { approved, ..new_task(generation, at) };
+            let (approved, confirmed) = (whole.approved, whole.confirmed.clone());
+            let state = TaskState { approved, confirmed, ..new_task(whole.generation, at) };
             self.tasks.insert(format!("{task}[{item}]"), state);
         }
         Ok(())
@@ -838,8 +849,8 @@ mod tests {
                 Event::Interrupted { run: now.clone() },
                 Event::Interrupted { run: stale },
                 Event::Stopped { run: now },
-                Event::Waiting { task: task.clone() },
-                Event::Approved { task: task.clone(), by: by() },
+                Event::Waiting { task: task.clone(), reason: None },
+                Event::Approved { task: task.clone(), by: by(), confirmed: None },
                 Event::Refused { task: task.clone(), by: by() },
                 Event::Skipped { task: task.clone(), reason: "r".into() },
                 Event::Unusable { task: task.clone(), reason: "r".into() },
@@ -870,7 +881,7 @@ mod tests {
                 Some(Action::Begin(task))
                     if !state.tasks[task].approved && state.plan.task(task).unwrap().approve =>
                 {
-                    Event::Waiting { task: task.clone() }
+                    Event::Waiting { task: task.clone(), reason: None }
                 }
                 Some(Action::Begin(task))
                     if state.plan.task(task).unwrap().for_each.is_some() && !task.contains('[') =>
@@ -896,7 +907,7 @@ mod tests {
                         Some(Phase::Unknown) => {
                             Event::Decided { task: id, decision: Decision::GiveUp, by: "p".into() }
                         }
-                        Some(_) => Event::Approved { task: id, by: "p".into() },
+                        Some(_) => Event::Approved { task: id, by: "p".into(), confirmed: None },
                         None => Event::Resumed { by: "p".into() },
                     }
                 }

@@ -352,8 +352,11 @@ fn asking_with(command: &mut std::process::Command) -> Server {
 
 /// Runs code, and answers each question with the next of `says`. Gives the result, and what was asked.
 fn run_answering(server: &mut Server, code: &str, says: &[Value]) -> (Value, Vec<Value>) {
-    let id = server
-        .begin("tools/call", json!({"name": "run_code", "arguments": {"code": code, "language": "python"}}));
+    call_answering(server, "run_code", json!({"code": code, "language": "python"}), says)
+}
+
+fn call_answering(server: &mut Server, tool: &str, arguments: Value, says: &[Value]) -> (Value, Vec<Value>) {
+    let id = server.begin("tools/call", json!({"name": tool, "arguments": arguments}));
     let mut asked = Vec::new();
     loop {
         let message = server.next(std::time::Duration::from_secs(300)).expect("an answer");
@@ -416,6 +419,77 @@ fn in_the_newer_protocol_the_result_asks_and_the_run_waits_for_the_next_call() {
     let again = ask(json!({"requestState": first["requestState"], "inputResponses": yes}));
     assert_eq!(again["isError"], true, "an answer counts once: {again:#}");
     assert_eq!(place.calls("delete_everything").len(), 1);
+}
+
+/// A workflow with a task that calls a tool that asks, waiting for its approval.
+fn asking_workflow(server: &mut Server) -> Value {
+    let tasks = json!([
+        {"id": "name", "type": "code_execution", "code": "print('b')"},
+        {"id": "wipe", "type": "mcp_tool", "tool": "kit.delete_everything", "inputs": {"repo": {"from": "name"}}},
+    ]);
+    let shown = crate::workflows::run(server, json!({"tasks": tasks}));
+    assert_eq!(shown["status"], "waiting", "{shown:#}");
+    let reason = &crate::workflows::state(&shown, "wipe")["reason"];
+    assert_eq!(reason, "kit.delete_everything needs a person's confirmation: approve this task");
+    shown["workflowId"].clone()
+}
+
+#[test]
+fn a_task_whose_tool_asks_waits_for_approval_and_its_approval_asks_the_person() {
+    let place = Place::new("", "", "");
+    let on = |place: &Place| {
+        let mut command = place.command();
+        command.env("PATHBOX_WORKFLOWS_ENABLED", "true").arg("serve");
+        command
+    };
+    let mut server = asking_with(&mut on(&place));
+    let id = asking_workflow(&mut server);
+    let approve = json!({"workflow_id": id, "action": "approve", "task": "wipe"});
+    let yes = json!({"action": "accept", "content": {"allow": true}});
+    let (refused, asked) =
+        call_answering(&mut server, "control_workflow", approve.clone(), &[json!({"action": "decline"})]);
+    assert_eq!(refused["_meta"]["dev.pathbox/error"]["code"], "forbidden", "{refused:#}");
+    let text = asked[0]["message"].as_str().unwrap();
+    assert!(text.starts_with("A task of a workflow wants to call the tool delete_everything"), "{text}");
+    assert!(text.contains(r#"{"repo":"b"}"#), "what earlier tasks gave is shown: {text}");
+    assert!(place.calls("delete_everything").is_empty());
+    let (approved, asked) =
+        call_answering(&mut server, "control_workflow", approve, std::slice::from_ref(&yes));
+    assert_eq!((asked.len(), &approved["isError"]), (1, &Value::Null), "{approved:#}");
+    let shown = crate::workflows::settle(&mut server, id.as_str().unwrap());
+    assert_eq!(shown["results"]["wipe"], "deleted b", "{shown:#}");
+    drop(server);
+
+    // A client that cannot ask approves nothing that asks.
+    let mut server = Server::start_with(&mut on(&place));
+    let id = asking_workflow(&mut server);
+    let approve = json!({"workflow_id": id, "action": "approve", "task": "wipe"});
+    let refused = crate::workflows::call(&mut server, "control_workflow", approve.clone());
+    let text = refused["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("this client cannot ask") && text.contains("/v1/workflows/{id}/control"), "{text}");
+    drop(server);
+
+    // In the newer protocol the result asks.
+    let mut server = Server::raw(&mut on(&place));
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "0"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}});
+    let mut ask = |tool: &str, arguments: &Value, more: Value| {
+        let mut params = json!({"name": tool, "arguments": arguments, "_meta": meta});
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.request("tools/call", params)["result"].clone()
+    };
+    let first = ask("control_workflow", &approve, json!({}));
+    assert_eq!(first["resultType"], "input_required", "{first:#}");
+    let answer = json!({"requestState": first["requestState"], "inputResponses": {"confirm": yes}});
+    let stolen = ask("run_code", &json!({"code": "1", "language": "python"}), answer.clone());
+    assert_eq!(stolen["isError"], true, "{stolen:#}");
+    let first = ask("control_workflow", &approve, json!({}));
+    let answer = json!({"requestState": first["requestState"], "inputResponses": {"confirm": yes}});
+    let second = ask("control_workflow", &approve, answer);
+    assert_eq!(second["isError"], Value::Null, "{second:#}");
+    let wait = json!({"workflow_id": id, "wait_ms": 50_000});
+    assert_eq!(ask("get_workflow", &wait, json!({}))["structuredContent"]["results"]["wipe"], "deleted b");
+    assert_eq!(place.calls("delete_everything").len(), 2);
 }
 
 #[test]

@@ -87,6 +87,50 @@ fn a_merge_ends_the_source_and_leaves_the_target() {
 }
 
 #[test]
+fn a_merged_path_says_what_it_was_merged_into_and_where_to_go_on() {
+    let tree = Tree::start();
+    tree.change("POST", "paths", json!({"path": "main"}));
+    for path in ["b", "c", "away"] {
+        tree.change("POST", "paths/main/branch", json!({"path": path}));
+    }
+    tree.run("main", "x = 'of main'");
+    let manage = |path: &str, arguments: Value| {
+        let meta = json!({"dev.pathbox/conversationId": "c", "dev.pathbox/pathId": path});
+        tree.server.stateless(&[], "manage_context", arguments, meta).answer()["result"].take()
+    };
+    let shown = |path: &str| manage(path, json!({"action": "show"}))["structuredContent"].take();
+    assert_eq!(shown("b")["status"], "none");
+    tree.change("POST", "paths/c/merge", json!({"target": "b"}));
+    tree.change("POST", "paths/b/merge", json!({"target": "main"}));
+    tree.change("POST", "paths/away/archive", json!({}));
+    for (path, into) in [("b", "main"), ("c", "b")] {
+        for action in ["show", "end", "reset"] {
+            let shown = manage(path, json!({"action": action}))["structuredContent"].take();
+            let place = (&shown["status"], &shown["mergedInto"], &shown["goesOn"]["path"]);
+            assert_eq!(place, (&json!("merged"), &json!(into), &json!("main")), "{action} {shown}");
+            let next = format!(
+                "The path is merged into {into}; runs on it are refused. Run on the path main of the conversation."
+            );
+            assert_eq!(shown["next"], json!(next));
+            let there = json!({"action": "show", "context": shown["goesOn"]["context"]});
+            let there = tree.server.stateless(&[], "manage_context", there, json!({})).answer();
+            assert_eq!(there["result"]["structuredContent"]["runs"], 1, "the handle leads to main: {there}");
+        }
+        let refused = tree.run(path, "x")["content"][0]["text"].take();
+        let said = format!(
+            "The path is merged into {into}. Run on the path main of the conversation. (code: path_closed)"
+        );
+        assert_eq!(refused, json!(said), "a run says the same");
+    }
+    tree.change("DELETE", "paths/c", json!({}));
+    let refused = tree.run("c", "x")["content"][0]["text"].take();
+    assert_eq!(refused, "The path is deleted. Run on another path of the conversation. (code: path_closed)");
+    assert_eq!((&shown("away")["status"], &shown("away")["goesOn"]), (&json!("archived"), &Value::Null));
+    let onto = manage("main", json!({"action": "branch", "path": "away"}));
+    assert_eq!(onto["_meta"]["dev.pathbox/error"]["code"], "path_closed", "{onto}");
+}
+
+#[test]
 fn archived_and_deleted_paths_run_no_more_and_their_neighbours_do() {
     let tree = Tree::start();
     for path in ["a", "d", "other"] {

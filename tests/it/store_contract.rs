@@ -1032,6 +1032,9 @@ async fn a_conversation_is_shared_and_taken_back(world: World) {
     assert!(store.share(&shared, "key:bob", true).await.unwrap());
     assert!(!store.share(&shared, "key:bob", true).await.unwrap(), "said again");
     assert_eq!(store.shared_with(&shared).await.unwrap(), ["key:bob"]);
+    for (principal, is_shared) in [("key:bob", true), ("key:eve", false)] {
+        assert_eq!(store.is_shared_with(&shared, principal).await.unwrap(), is_shared, "{principal}");
+    }
     assert_eq!(store.shared_to(&shared.tenant, "key:bob").await.unwrap(), std::slice::from_ref(&shared));
     assert!(store.shared_to(&shared.tenant, "key:eve").await.unwrap().is_empty());
     assert!(store.shared_to(&TenantId::parse("bolt").unwrap(), "key:bob").await.unwrap().is_empty());

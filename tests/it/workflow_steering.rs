@@ -131,6 +131,49 @@ fn a_workflow_of_a_closed_path_is_refused_and_one_under_way_is_aborted() {
 }
 
 #[test]
+fn a_task_that_a_quota_refuses_waits_for_what_others_have_reserved_and_for_nothing_else() {
+    let data = tempfile::tempdir().unwrap();
+    let serve = |name: &str, value: &str| {
+        let mut command = command(data.path());
+        command.env("PATHBOX_CONTEXTS_TTL_MINUTES", "1").env(name, value);
+        HttpServer::start_with(on(&mut command))
+    };
+    let call = |server: &HttpServer, tool: &str, arguments: Value| {
+        let meta = json!({"conversationId": "c", "pathId": "main"});
+        server.stateless(&[], tool, arguments, meta).answer()["result"].take()
+    };
+    let held = json!({"code": "1", "language": "python"});
+    let plan =
+        json!({"tasks": [code("a", "print(1)", json!({"retry": {"max_attempts": 3, "backoff_ms": 0}}))]});
+    let look = |server: &HttpServer, id: &Value| {
+        call(server, "get_workflow", json!({"workflow_id": id, "wait_ms": 50_000}))["structuredContent"]
+            .take()
+    };
+
+    // A context that lives holds a minute, and a task needs two and a half.
+    let server = serve("PATHBOX_USAGE_QUOTA_SANDBOX_SECONDS", "180");
+    call(&server, "run_code", held.clone());
+    let begun = call(&server, "run_workflow", plan.clone())["structuredContent"]["workflowId"].take();
+    until("the task does not wait", || {
+        server.log().contains("a task waits for what is reserved").then_some(())
+    });
+    call(&server, "manage_context", json!({"action": "end"}));
+    let shown = look(&server, &begun);
+    assert_eq!((&shown["results"]["a"], &state(&shown, "a")["attempt"]), (&json!(1), &json!(1)), "{shown:#}");
+    drop(server);
+
+    let server = serve("PATHBOX_USAGE_QUOTA_EXECUTIONS", "1");
+    let refused = call(&server, "run_code", held)["content"][0]["text"].take();
+    let refused = refused.as_str().unwrap();
+    assert!(refused.ends_with("(code: quota_reached)") && !refused.contains("Reservations"), "{refused}");
+    let begun = call(&server, "run_workflow", plan)["structuredContent"]["workflowId"].take();
+    let shown = look(&server, &begun);
+    let reason = state(&shown, "a")["reason"].as_str().unwrap();
+    assert!(reason.contains("quota of runs") && reason.ends_with("(code: quota_reached)"), "{shown:#}");
+    assert_eq!(state(&shown, "a")["attempt"], 1, "the same call is refused again: {shown:#}");
+}
+
+#[test]
 fn an_idempotency_key_has_the_length_that_it_has_everywhere() {
     let data = tempfile::tempdir().unwrap();
     let server = HttpServer::start_with(on(&mut command(data.path())));

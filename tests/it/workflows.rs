@@ -5,9 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use pathbox::domain::{ContextKey, ExecutionId, Language, Owner};
-use pathbox::store::workflows::{
-    Append, Appended, Created, MAX_LIVE_WORKFLOWS, NewCached, NewWorkflow, TaskResult,
-};
+use pathbox::store::workflows::{Append, Appended, Created, NewCached, NewWorkflow, TaskResult};
+use pathbox::store::{ContextLimits, PathChange, PathStatus};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -31,7 +30,6 @@ pub(crate) fn new(id: u128, idempotency_key: Option<&str>, args: &str) -> NewWor
         idempotency_key: idempotency_key.map(str::to_owned),
         args_sha256: args.into(),
         event: "{\"planned\":\"\\u0000\"}".into(),
-        most: MAX_LIVE_WORKFLOWS,
     }
 }
 
@@ -63,6 +61,16 @@ async fn a_workflow_is_made_once_a_key_and_counted(world: World) {
         assert_eq!(store.create_workflow(&new(id, None, "x")).await.unwrap(), Created::New);
     }
     assert_eq!(store.create_workflow(&new(21, None, "x")).await.unwrap(), Created::Limit);
+    let path = key("acme", "c", "main");
+    assert_eq!(store.path(&path).await.unwrap(), None);
+    for change in [PathChange::Register { parent: None, message: None }, PathChange::Archive] {
+        let changed = store.change_path(&path, &change, None, &ContextLimits::default()).await.unwrap();
+        assert_eq!(store.path(&path).await.unwrap(), Some(changed));
+    }
+    let closed = store.create_workflow(&new(21, None, "x")).await.unwrap();
+    assert_eq!(closed, Created::PathClosed(PathStatus::Archived), "before the limit, which passes");
+    let known = store.create_workflow(&new(21, Some("k"), "x")).await.unwrap();
+    assert_eq!(known, Created::Known(Uuid::from_u128(1)));
     let tenant = key("acme", "c", "main").tenant;
     let other = key("other", "c", "main").tenant;
     assert_eq!(store.workflows(Some(&tenant), None, true, 100).await.unwrap().len(), 20);

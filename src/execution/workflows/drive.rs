@@ -20,12 +20,12 @@ use crate::domain::{ApiKey, lock};
 use crate::store::workflows::{Append, Appended, TaskResult};
 use crate::store::{StoreError, WorkflowRow};
 use crate::telemetry::{chain, metrics};
-use crate::workflow::{Action, Event, Running, State, Status};
+use crate::workflow::{Action, Event, Running, State, Status, TaskKind};
 
 use super::task::{Came, Made, Prepared, Work};
 use super::{Core, Flow, Held, WorkflowError, Workflows};
-use crate::execution::ExecutionError;
 use crate::execution::crash::crash_point;
+use crate::execution::{Call, ExecutionError};
 
 /// Time between two renewals; changes by others show at the next one.
 const RENEW: Duration = Duration::from_millis(500);
@@ -299,9 +299,9 @@ impl Driver {
     /// Why it may run nothing any more: its path is closed, or who began it may not. An API key can be asked about; a token's
     /// user cannot.
     async fn not_allowed(&mut self) -> Result<Option<String>, Fault> {
-        if let Some(status) = self.core.closed_path(&self.row.key).await? {
-            tracing::info!(workflow.id = %self.row.id, %status, "a workflow is aborted: its path is closed");
-            return Ok(Some(format!("the server: path {} is {status}", self.row.key.path)));
+        if let Some(closed) = self.core.closed_path(&self.row.key).await? {
+            tracing::info!(workflow.id = %self.row.id, status = %closed.status, "a workflow is aborted: its path is closed");
+            return Ok(Some(format!("the server: path {} is {closed}", self.row.key.path)));
         }
         if let Some(id) = ApiKey::id_in(&self.row.principal) {
             let key = self.core.store().api_key(id).await?;
@@ -412,10 +412,12 @@ impl Driver {
 
     async fn begin(&mut self, task: String) -> Result<(), Fault> {
         let prepared = self.prepare(&task).await?;
-        let (approve, state) =
-            (self.state.plan.task(&task).is_some_and(|task| task.approve), self.state.tasks.get(&task));
-        let approved = state.is_some_and(|state| state.approved);
-        let attempt = state.map_or(1, |state| state.attempt + 1);
+        let waits = if matches!(prepared, Prepared::Items(_) | Prepared::Ready(_)) {
+            self.waits_for_approval(&task).await
+        } else {
+            None
+        };
+        let attempt = self.state.tasks.get(&task).map_or(1, |state| state.attempt + 1);
         let inputs = match prepared {
             Prepared::Skip(reason) => {
                 return self.write(vec![Event::Skipped { task, reason }], Vec::new(), None).await.map(drop);
@@ -423,8 +425,9 @@ impl Driver {
             Prepared::Unusable(reason) => {
                 return self.write(vec![Event::Unusable { task, reason }], Vec::new(), None).await.map(drop);
             }
-            Prepared::Items(_) | Prepared::Ready(_) if approve && !approved => {
-                return self.write(vec![Event::Waiting { task }], Vec::new(), None).await.map(drop);
+            Prepared::Items(_) | Prepared::Ready(_) if waits.is_some() => {
+                let reason = waits.flatten();
+                return self.write(vec![Event::Waiting { task, reason }], Vec::new(), None).await.map(drop);
             }
             Prepared::Items(items) => {
                 return self.write(vec![Event::Expanded { task, items }], Vec::new(), None).await.map(drop);
@@ -440,9 +443,24 @@ impl Driver {
         Ok(())
     }
 
+    /// Whether a task has to be approved before it begins, and why, unless its plan says so.
+    async fn waits_for_approval(&self, id: &str) -> Option<Option<String>> {
+        let (task, state) = (self.state.plan.task(id)?, self.state.tasks.get(id)?);
+        if let Some(name) = task.tool.as_deref().filter(|_| task.kind == TaskKind::McpTool)
+            && let call = Call::on(self.row.key.clone(), super::task::requester(&self.row))
+            && let Some((definition, name)) = self.core.to_confirm(&call, name).await
+            && state.confirmed.as_ref() != Some(&definition)
+        {
+            return Some(Some(format!("{name} needs a person's confirmation: approve this task")));
+        }
+        (task.approve && !state.approved).then_some(None)
+    }
+
     fn spawn(&mut self, run: Running, inputs: serde_json::Map<String, Value>) {
         let Some(task) = self.state.plan.task(&run.task).cloned() else { return };
-        let generation = self.state.tasks.get(&run.task).map_or(1, |task| task.generation);
+        let state = self.state.tasks.get(&run.task);
+        let generation = state.map_or(1, |task| task.generation);
+        let confirmed = state.and_then(|task| task.confirmed.clone());
         let cancel = CancellationToken::new();
         self.live.insert(run.clone(), cancel.clone());
         let work = Work {
@@ -452,6 +470,7 @@ impl Driver {
             run: run.clone(),
             generation,
             inputs,
+            confirmed,
             cancel,
             lost: self.held.lost.clone(),
             files: super::task::files_for(&self.state, &run.task),

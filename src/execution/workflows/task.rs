@@ -15,8 +15,8 @@ use tracing::field::Empty;
 
 use crate::analysis::OutputFormat;
 use crate::domain::{
-    Code, CodeRequest, ContextKey, Ended, ExecutionId, Inputs, Language, Outcome, PathId, SandboxState,
-    Timeout, hex,
+    Code, CodeRequest, ContextKey, Ended, ExecutionId, Inputs, Language, Outcome, PathId, QuotaKind,
+    QuotaReached, SandboxState, Timeout, hex,
 };
 use crate::e2b::NetworkPolicy;
 use crate::guard::Sanitized;
@@ -97,6 +97,16 @@ pub(super) enum Came {
     Stopped,
     /// This process ends, or the workflow is another's: nothing can be said.
     Gone,
+}
+
+/// Whom a workflow acts for.
+pub(super) fn requester(row: &WorkflowRow) -> Requester {
+    Requester {
+        tenant: row.key.tenant.clone(),
+        owner: row.key.owner.clone(),
+        principal: row.principal.clone(),
+        sees_tenant: row.sees_tenant,
+    }
 }
 
 /// The path of the workflow's own sandbox.
@@ -270,6 +280,8 @@ pub(super) struct Work {
     pub(super) run: Running,
     pub(super) generation: u32,
     pub(super) inputs: Map<String, Value>,
+    /// The definition of its tool that a person has confirmed.
+    pub(super) confirmed: Option<String>,
     pub(super) cancel: CancellationToken,
     pub(super) lost: CancellationToken,
     /// Files of earlier tasks: where each is kept, and where it goes.
@@ -333,13 +345,8 @@ impl Work {
                 )
             }
         };
-        let requester = Requester {
-            tenant: self.row.key.tenant.clone(),
-            owner: self.row.key.owner.clone(),
-            principal: self.row.principal.clone(),
-            sees_tenant: self.row.sees_tenant,
-        };
-        Call { trace: self.trace.clone(), idempotency_key: Some(self.key()), ..Call::on(path, requester) }
+        let idempotency_key = Some(self.key());
+        Call { trace: self.trace.clone(), idempotency_key, ..Call::on(path, requester(&self.row)) }
     }
 
     fn timeout(&self) -> Timeout {
@@ -379,8 +386,15 @@ impl Work {
                 error if error.code().is_retryable() && Instant::now() < deadline => {
                     tracing::debug!(workflow.id = %self.row.id, task = %self.run.task, error = %error, "a task is asked for again");
                 }
+                ExecutionError::Quota(quota) if self.may_fit(&quota) && Instant::now() < deadline => {
+                    tracing::info!(workflow.id = %self.row.id, task = %self.run.task, "a task waits for what is reserved of a quota");
+                }
                 error => {
-                    break Came::Failed { error: cut(&format!("{error}. {}", error.advice())), retry: true };
+                    let (code, retry) = (error.code(), !error.code().is_final());
+                    break Came::Failed {
+                        error: cut(&format!("{error}. {} (code: {code})", error.advice())),
+                        retry,
+                    };
                 }
             }
             tokio::select! {
@@ -398,6 +412,21 @@ impl Work {
             return Came::Gone;
         }
         came
+    }
+
+    /// Whether the run fits into what is left of a quota once others have given back what they have reserved.
+    fn may_fit(&self, quota: &QuotaReached) -> bool {
+        let limits = &self.core.options().limits;
+        let held = self.timeout().get() + self.core.options().margin + limits.ttl;
+        let needed = match quota.kind {
+            // A run that is reserved ends as one that is used.
+            QuotaKind::Executions => return false,
+            QuotaKind::SandboxSeconds => held.as_secs(),
+            QuotaKind::Money => {
+                limits.prices.cost_micros(u64::try_from(held.as_millis()).unwrap_or(u64::MAX), 1)
+            }
+        };
+        quota.used.saturating_add(needed) <= quota.limit
     }
 
     async fn attempt(
@@ -646,7 +675,8 @@ impl Work {
         let call = self.call();
         // Without the attempt: a server that knows the key does a repeated call once.
         let key = format!("wf/{}/{}/{}", self.row.id, self.run.task, self.generation);
-        let calling = self.core.call_tool(&call, &name, arguments, key, self.timeout().get());
+        let confirmed = self.confirmed.clone();
+        let calling = self.core.call_tool(&call, &name, arguments, key, confirmed, self.timeout().get());
         let called = tokio::select! {
             called = calling => called,
             () = self.cancel.cancelled() => return Came::Stopped,

@@ -23,7 +23,7 @@ use uuid::Uuid;
 use super::{Problem, V1, body, caller, requester};
 use crate::domain::principal::Scope;
 use crate::domain::{ContextKey, ConversationId, ErrorCode, PathId, from_value};
-use crate::execution::{Call, Flow, Requester, WorkflowError, Workflows};
+use crate::execution::{Approver, Call, Flow, Requester, WorkflowError, Workflows};
 use crate::mcp::caller::IDEMPOTENCY_KEY;
 use crate::mcp::tools::workflows::{ControlInput, plan, task_views};
 use crate::telemetry::trace::Trace;
@@ -52,6 +52,7 @@ impl From<WorkflowError> for Problem {
             WorkflowError::Execution(_) => None,
             WorkflowError::Plan(_) => Some(StatusCode::UNPROCESSABLE_ENTITY),
             WorkflowError::Refused(_) | WorkflowError::KeyConflict(_) => Some(StatusCode::CONFLICT),
+            WorkflowError::NotConfirmed(_) => Some(StatusCode::FORBIDDEN),
             WorkflowError::Unknown(_) => Some(StatusCode::NOT_FOUND),
             WorkflowError::Limit => Some(StatusCode::TOO_MANY_REQUESTS),
             WorkflowError::Off => Some(StatusCode::NOT_FOUND),
@@ -220,7 +221,7 @@ async fn control(of: Of, bytes: Bytes) -> Result<Response, Problem> {
     }
     input.insert("workflow_id".into(), json!(of.id));
     let input: ControlInput = body(&Value::Object(input).to_string().into())?;
-    let control = input.control().map_err(unusable)?;
+    let control = input.control(Approver::Application).map_err(unusable)?;
     Ok(Json(view(&of.by.workflows.control(&of.by.requester, of.id, &control).await?)).into_response())
 }
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::domain::{ContextKey, Entropy, PathId, Scope};
-use crate::execution::ContextRow;
+use crate::execution::{ClosedPath, ContextRow, ExecutionError};
 use crate::mcp::{McpServer, ToolError, schema};
 
 /// The tool's name.
@@ -64,7 +64,10 @@ impl McpServer {
         let structured = match input.action {
             Action::Show => {
                 let live = service.contexts.live(&key).await?;
-                let mut shown = live.as_ref().map_or_else(|| nothing(&key), row);
+                let mut shown = match &live {
+                    Some(live) => row(live),
+                    None => closed_or_none(&key, service.contexts.closed(&key).await?, &mint),
+                };
                 shown["context"] = json!(mint(&key));
                 shown
             }
@@ -83,13 +86,16 @@ impl McpServer {
             }
             Action::Reset | Action::End => {
                 let ended = service.contexts.end(&key).await?;
-                let mut shown = nothing(&key);
+                let mut shown = closed_or_none(&key, service.contexts.closed(&key).await?, &mint);
                 shown["ended"] = json!(ended);
                 shown["context"] = json!(mint(&key));
                 shown
             }
             Action::Branch => {
                 let branch = branch_of(&key, input.path)?;
+                if let Some(closed) = service.contexts.closed(&branch).await? {
+                    return Err(ExecutionError::PathClosed(closed).into());
+                }
                 let mut shown = nothing(&branch);
                 shown["branchedFrom"] = json!(key.path);
                 shown["context"] = json!(mint(&branch));
@@ -136,6 +142,26 @@ fn row(row: &ContextRow) -> Value {
     });
     if let Some(template) = &row.template {
         shown["template"] = json!(template);
+    }
+    shown
+}
+
+/// A path without a live context: what has become of it, and where to go on.
+fn closed_or_none(
+    key: &ContextKey,
+    closed: Option<ClosedPath>,
+    mint: &dyn Fn(&ContextKey) -> String,
+) -> Value {
+    let mut shown = nothing(key);
+    let Some(closed) = closed else { return shown };
+    shown["status"] = json!(closed.status);
+    shown["next"] = json!(format!("The path is {closed}; runs on it are refused. {}", closed.advice()));
+    if let Some(into) = &closed.into {
+        shown["mergedInto"] = json!(into);
+    }
+    if let Some(path) = closed.goes_on {
+        let context = mint(&ContextKey { path: path.clone(), ..key.clone() });
+        shown["goesOn"] = json!({ "path": path, "context": context });
     }
     shown
 }

@@ -22,7 +22,7 @@ use crate::domain::{
 };
 use crate::execution::{Artifact, Begun, Call, Finished, Question, ToolCall};
 use crate::guard::{self, Report, Sanitized};
-use crate::mcp::confirm::{self, Asked};
+use crate::mcp::confirm::{self, Pending};
 use crate::mcp::long_runs::{handed_over, how_to_follow};
 use crate::mcp::resources::resource;
 use crate::mcp::{InlineImages, McpServer, Offered, ToolError, caller, images, progress, schema, trace};
@@ -408,15 +408,11 @@ impl McpServer {
         arguments: &JsonObject,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ToolError> {
-        let asked = self.take_input(state, &responses, &context)?;
-        if asked.arguments != *arguments {
-            asked.cancel.cancel();
-            return Err(ToolError::argument(
-                "the arguments are not those of the call that asked; its run was cancelled",
-            ));
-        }
-        let Asked { begun, cancel, questions, arguments, .. } = asked;
-        self.until_it_ends((begun, cancel, Some(questions)), arguments, Vec::new(), &context).await
+        let pending = self.take_input(state, &responses, arguments, &context)?;
+        let Pending::Run { begun, cancel, questions } = pending else {
+            return Err(ToolError::argument("the requestState is that of another tool"));
+        };
+        self.until_it_ends((begun, cancel, Some(questions)), arguments.clone(), Vec::new(), &context).await
     }
 
     /// Waits for the run's end, for the end of the caller's patience, or for a question that this request has to carry.
@@ -438,7 +434,7 @@ impl McpServer {
             finished = self.follow(&mut begun, wait, &cancel, context) => finished?,
             Some(question) = asked => {
                 let Some(questions) = questions else { return Err(ToolError::internal("a question without a way")) };
-                return self.ask_for_input(question, (begun, cancel, questions), arguments, context);
+                return self.ask_for_input(question, Pending::Run { begun, cancel, questions }, arguments, context);
             }
         };
         Ok(match finished {

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rmcp::RoleServer;
-use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
+use rmcp::model::{
+    CallToolResponse, CallToolResult, ContentBlock, InputResponses, JsonObject, Tool, ToolAnnotations,
+};
 use rmcp::service::RequestContext;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +17,8 @@ use uuid::Uuid;
 use super::arguments::source;
 use super::run_code::Common;
 use crate::domain::{Language, Scope};
-use crate::execution::{Control, Flow, Progress, ProgressSender};
+use crate::execution::{Approver, Control, Flow, Progress, ProgressSender};
+use crate::mcp::confirm::{self, Pending};
 use crate::mcp::{McpServer, ToolError, progress, schema};
 use crate::workflow::{Decision, Plan, State, Task, picture};
 
@@ -131,13 +134,13 @@ impl ControlInput {
     ///
     /// # Errors
     /// Which argument is missing.
-    pub(crate) fn control(self) -> Result<Control, String> {
+    pub(crate) fn control(self, approver: Approver) -> Result<Control, String> {
         let task = |task: Option<String>| task.ok_or_else(|| "argument `task` is missing".to_owned());
         Ok(match self.action {
             InputAction::Pause => Control::Pause,
             InputAction::Resume => Control::Resume,
             InputAction::Abort => Control::Abort,
-            InputAction::Approve => Control::Approve(task(self.task)?),
+            InputAction::Approve => Control::Approve(task(self.task)?, approver),
             InputAction::Refuse => Control::Refuse(task(self.task)?),
             InputAction::Retry => Control::Decide(task(self.task)?, Decision::Retry, None),
             InputAction::Accept => Control::Decide(task(self.task)?, Decision::Accept, self.result),
@@ -384,19 +387,46 @@ impl McpServer {
         self.flow_result(&flow, events, input.mermaid).await
     }
 
+    /// `state`: of the call that was answered with a question, with the person's answer.
     pub(in crate::mcp) async fn control_workflow(
         &self,
         arguments: JsonObject,
+        state: Option<(String, InputResponses)>,
         context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResult, ToolError> {
+    ) -> Result<CallToolResponse, ToolError> {
+        let given = arguments.clone();
         let input: ControlInput = self.parse(CONTROL, arguments)?;
         let caller = self.caller(&context)?;
         caller.needs(Scope::Run)?;
         let id = id_of(&input.workflow_id)?;
-        let control = input.control().map_err(ToolError::argument)?;
-        let workflows = self.service().await?.workflows;
-        let flow = workflows.control(&caller.requester(), id, &control).await?;
-        self.flow_result(&flow, None, false).await
+        let (mut approval, questions) = match state {
+            Some((state, responses)) => match self.take_input(&state, &responses, &given, &context)? {
+                Pending::Approval(approval) => (approval, None),
+                Pending::Run { .. } => {
+                    return Err(ToolError::argument("the requestState is that of another tool"));
+                }
+            },
+            None => {
+                let (person, questions) = confirm::person(&context);
+                let control = input.control(Approver::Model(person)).map_err(ToolError::argument)?;
+                let (workflows, requester) = (self.service().await?.workflows, caller.requester());
+                let steered = async move { workflows.control(&requester, id, &control).await };
+                (tokio::spawn(steered), questions)
+            }
+        };
+        let asked = async {
+            match questions {
+                Some(mut questions) => questions.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let flow = tokio::select! {
+            flow = &mut approval => flow.map_err(|error| ToolError::internal(error.to_string()))??,
+            Some(question) = asked => {
+                return self.ask_for_input(question, Pending::Approval(approval), given, &context);
+            }
+        };
+        Ok(self.flow_result(&flow, None, false).await?.into())
     }
 
     /// The workflow once there is nothing to wait for, or after `wait`. Meanwhile `news` hears how far it is.

@@ -66,6 +66,21 @@ impl Paths for PgStore {
         }
     }
 
+    async fn path(&self, key: &ContextKey) -> Result<Option<PathRow>, StoreError> {
+        let found = self
+            .call(measure!("path", key.tenant), || async {
+                sqlx::query("select * from pathbox.path_v1($1, $2, $3, $4)")
+                    .bind(key.tenant.as_str())
+                    .bind(key.owner.as_str())
+                    .bind(key.conversation.as_str())
+                    .bind(key.path.as_str())
+                    .fetch_optional(&self.pool())
+                    .await
+            })
+            .await?;
+        found.as_ref().map(path_row).transpose()
+    }
+
     async fn paths(&self, conversation: &ConversationKey, deleted: bool) -> Result<Vec<PathRow>, StoreError> {
         let found = self
             .call(measure!("paths", conversation.tenant), || async {
@@ -107,6 +122,19 @@ impl Paths for PgStore {
                 .bind(conversation.owner.as_str())
                 .bind(conversation.conversation.as_str())
                 .fetch_all(&self.pool())
+                .await
+        })
+        .await
+    }
+
+    async fn is_shared_with(&self, of: &ConversationKey, principal: &str) -> Result<bool, StoreError> {
+        self.call(measure!("is_shared_with", of.tenant), || async {
+            sqlx::query_scalar("select exists (select from pathbox.shares_v1($1, $2, $3, $4))")
+                .bind(of.tenant.as_str())
+                .bind(of.owner.as_str())
+                .bind(of.conversation.as_str())
+                .bind(storable(principal))
+                .fetch_one(&self.pool())
                 .await
         })
         .await

@@ -11,8 +11,8 @@ use super::rows::Cells;
 use super::{PgStore, failure};
 use crate::domain::{ExecutionId, Owner, TenantId};
 use crate::store::workflows::{
-    Append, Appended, CacheEntry, Created, HeldWorkflow, NewCached, NewWorkflow, StoredEvent, TaskResult,
-    WorkflowRow, Workflows,
+    Append, Appended, CacheEntry, Created, HeldWorkflow, MAX_LIVE_WORKFLOWS, NewCached, NewWorkflow,
+    StoredEvent, TaskResult, WorkflowRow, Workflows,
 };
 use crate::store::{StoreError, measure::measure, millis, storable};
 
@@ -26,7 +26,7 @@ impl Workflows for PgStore {
         let row = self
             .call(measure!("create_workflow", new.key.tenant), || async {
                 sqlx::query(
-                    "select outcome, id from pathbox.create_workflow_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+                    "select outcome, id, path_status from pathbox.create_workflow_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
                 )
                 .bind(new.id)
                 .bind(new.key.tenant.as_str())
@@ -40,7 +40,7 @@ impl Workflows for PgStore {
                 .bind(new.idempotency_key.as_deref().map(storable))
                 .bind(&new.args_sha256)
                 .bind(&new.event)
-                .bind(most(new.most))
+                .bind(most(MAX_LIVE_WORKFLOWS))
                 .fetch_one(&self.pool())
                 .await
             })
@@ -54,6 +54,9 @@ impl Workflows for PgStore {
             "known" if id == new.id => Created::New,
             "known" => Created::Known(id),
             "conflict" => Created::Conflict(id),
+            "path_closed" => Created::PathClosed(
+                Cells::new(&row, "conversation_paths", &new.key.path).parse("path_status")?,
+            ),
             _ => Created::Limit,
         })
     }

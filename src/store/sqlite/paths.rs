@@ -62,6 +62,10 @@ impl Paths for SqliteStore {
         Ok(changed)
     }
 
+    async fn path(&self, key: &ContextKey) -> Result<Option<PathRow>, StoreError> {
+        load(&mut *self.read(measure!("path", key.tenant)).await?, key, &key.path).await
+    }
+
     async fn paths(&self, conversation: &ConversationKey, deleted: bool) -> Result<Vec<PathRow>, StoreError> {
         let found = sqlx::query(
             "SELECT * FROM conversation_paths
@@ -117,6 +121,20 @@ impl Paths for SqliteStore {
         .bind(conversation.owner.as_str())
         .bind(conversation.conversation.as_str())
         .fetch_all(&mut *self.read(measure!("shared_with", conversation.tenant)).await?)
+        .await
+        .map_err(failure)
+    }
+
+    async fn is_shared_with(&self, of: &ConversationKey, principal: &str) -> Result<bool, StoreError> {
+        sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM conversation_shares
+              WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ? AND principal = ?)",
+        )
+        .bind(of.tenant.as_str())
+        .bind(of.owner.as_str())
+        .bind(of.conversation.as_str())
+        .bind(storable(principal))
+        .fetch_one(&mut *self.read(measure!("is_shared_with", of.tenant)).await?)
         .await
         .map_err(failure)
     }
@@ -214,7 +232,7 @@ async fn write(
     path_row(&row)
 }
 
-async fn load(
+pub(super) async fn load(
     connection: &mut SqliteConnection,
     key: &ContextKey,
     path: &PathId,

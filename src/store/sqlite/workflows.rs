@@ -7,14 +7,14 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use uuid::Uuid;
 
 use super::rows::Cells;
-use super::{SqliteStore, failure};
+use super::{SqliteStore, failure, paths};
 use crate::domain::{ExecutionId, Owner, TenantId};
 use crate::store::measure::measure;
 use crate::store::workflows::{
-    Append, Appended, CacheEntry, Created, HeldWorkflow, NewCached, NewWorkflow, StoredEvent, TaskResult,
-    WorkflowRow, Workflows,
+    Append, Appended, CacheEntry, Created, HeldWorkflow, MAX_LIVE_WORKFLOWS, NewCached, NewWorkflow,
+    StoredEvent, TaskResult, WorkflowRow, Workflows,
 };
-use crate::store::{StoreError, millis};
+use crate::store::{PathStatus, StoreError, millis};
 
 /// What is due, or held by one whose lease has expired.
 const DUE: &str = "finished_at IS NULL AND (lease_owner IS NULL AND wake_at <= ?1 OR lease_expires_at <= ?1)";
@@ -43,13 +43,17 @@ impl Workflows for SqliteStore {
                 _ => Created::Conflict(known.id),
             });
         }
+        let path = paths::load(&mut transaction, &new.key, &new.key.path).await?;
+        if let Some(path) = path.filter(|path| path.status != PathStatus::Active) {
+            return Ok(Created::PathClosed(path.status));
+        }
         let live: i64 =
             sqlx::query_scalar("SELECT count(*) FROM workflows WHERE tenant_id = ? AND finished_at IS NULL")
                 .bind(new.key.tenant.as_str())
                 .fetch_one(&mut *transaction)
                 .await
                 .map_err(failure)?;
-        if live >= i64::from(new.most) {
+        if live >= i64::from(MAX_LIVE_WORKFLOWS) {
             return Ok(Created::Limit);
         }
         sqlx::query(
