@@ -128,7 +128,7 @@ async fn data_that_each_release_stored_in_sqlite_is_read() {
         // As if it had been written just now: keys of runs are kept for a day, records for a month. The replica is gone.
         let young = "UPDATE executions SET created_at = unixepoch() * 1000, finished_at = unixepoch() * 1000
                       WHERE finished_at IS NOT NULL;
-                     UPDATE executions SET lease_expires_at = 1 WHERE status = 'running';";
+                     UPDATE executions SET created_at = unixepoch() * 1000, lease_expires_at = 1 WHERE status = 'running';";
         let sql = read(&release, "sqlite.sql") + young;
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut database).await.unwrap();
         let server = server(data.path(), &[]);
@@ -162,7 +162,8 @@ async fn data_that_each_release_stored_in_postgres_is_read() {
         sql.push_str(
             "update pathbox.executions set created_at = clock_timestamp(), finished_at = clock_timestamp()
               where finished_at is not null;
-             update pathbox.executions set lease_expires_at = 'epoch' where status = 'running'",
+             update pathbox.executions set created_at = clock_timestamp(), lease_expires_at = 'epoch'
+              where status = 'running'",
         );
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await.unwrap();
         let server = server(data.path(), &[("DATABASE_URL", database.url().expose())]);
