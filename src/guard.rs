@@ -181,10 +181,7 @@ impl Guard {
         match self.0.known.rules().and_then(|own| own.rule(id)) {
             Some(own) if own.what.is_empty() => (&own.id, "a rule of the policy"),
             Some(own) => (&own.id, &own.what),
-            None => {
-                let rule = rule::by_id(id);
-                (&rule.id, &rule.what)
-            }
+            None => rule::described(id),
         }
     }
 

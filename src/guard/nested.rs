@@ -72,24 +72,29 @@ struct Frame {
 #[derive(Debug, Clone, Copy)]
 struct Key {
     meant: Meaning,
-    columns: bool,
-    rows: bool,
-    /// Whether its value is the name of the column that the object describes, or of the value beside it.
-    names: bool,
-    /// Whether its value names the value beside it, and not a column.
-    labels: bool,
-    /// Whether its value is that value.
-    value: bool,
+    role: Role,
 }
 
-/// Whether a field names the content of its neighbour: `"type": "passport"`, `"system": "http://hl7.org/fhir/sid/us-ssn"`.
-pub(super) fn is_label_key(key: &str) -> bool {
-    role(key).labels
+impl Key {
+    const NONE: Self = Self { meant: &[], role: Role::None };
 }
 
-/// Whether a field holds the value that its neighbour names.
-pub(super) fn is_value_key(key: &str) -> bool {
-    role(key).value
+/// What a field's name says about the fields beside it, whatever it means itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Nothing.
+    None,
+    /// It holds the names of a table's columns.
+    Columns,
+    /// It holds the rows of the table.
+    Rows,
+    /// Its value is the name of the column that the object describes, or of the value beside it.
+    Name,
+    /// Its value names the value beside it, and not a column: `"type": "passport"`,
+    /// `"system": "http://hl7.org/fhir/sid/us-ssn"`.
+    Label,
+    /// Its value is that value.
+    Value,
 }
 
 /// The name in an address: `http://hl7.org/fhir/sid/us-ssn`.
@@ -98,39 +103,39 @@ pub(super) fn last_part(name: &str) -> &str {
 }
 
 impl Frame {
+    /// The meaning of the column that comes next in this row.
+    fn column(&self) -> Option<Meaning> {
+        self.columns.as_ref()?.get(self.at).copied()
+    }
+
     /// Whether a value is in a row of known columns with no comma after, as arrays of numpy have them.
     fn is_array(&self) -> bool {
         self.filled && self.bracket == b'[' && self.columns.is_some()
     }
 }
 
-const NO_KEY: Key =
-    Key { meant: &[], columns: false, rows: false, names: false, labels: false, value: false };
-
 fn key(name: &str) -> Key {
     let meant: Meaning =
         if name.contains("\\u") { heads::meaning(&unescaped(name)) } else { heads::meaning(name) };
-    Key { meant, ..role(name) }
+    Key { meant, role: role(name) }
 }
 
-/// The role that a field's name gives it for the fields beside it, whatever the name means.
-fn role(name: &str) -> Key {
+/// The role of a field with this name.
+pub(super) fn role(name: &str) -> Role {
     let mut small = [0; 16];
-    let Some(word) = small.get_mut(..name.len()) else { return NO_KEY };
+    let Some(word) = small.get_mut(..name.len()) else { return Role::None };
     word.copy_from_slice(name.as_bytes());
     word.make_ascii_lowercase();
     let is = |names: &[&str]| names.iter().any(|known| known.as_bytes() == word);
     match &*word {
-        b"name" | b"field" | b"label" | b"title" | b"key" => Key { names: true, ..NO_KEY },
+        b"name" | b"field" | b"label" | b"title" | b"key" => Role::Name,
         b"type" | b"kind" | b"system" | b"scheme" | b"idtype" | b"id_type" | b"doctype" | b"doc_type"
-        | b"documenttype" | b"document_type" | b"identifiertype" | b"identifier_type" => {
-            Key { labels: true, ..NO_KEY }
-        }
+        | b"documenttype" | b"document_type" | b"identifiertype" | b"identifier_type" => Role::Label,
         b"value" | b"val" | b"number" | b"idnumber" | b"id_number" | b"docnumber" | b"doc_number"
-        | b"documentnumber" | b"document_number" | b"identifier" | b"extension" => {
-            Key { value: true, ..NO_KEY }
-        }
-        _ => Key { columns: is(&COLUMNS), rows: is(&ROWS), ..NO_KEY },
+        | b"documentnumber" | b"document_number" | b"identifier" | b"extension" => Role::Value,
+        _ if is(&COLUMNS) => Role::Columns,
+        _ if is(&ROWS) => Role::Rows,
+        _ => Role::None,
     }
 }
 
@@ -229,7 +234,7 @@ impl Nested {
                 || frame.is_columns
                 || !frame.named.is_empty()
                 || frame.columns.is_some()
-                || frame.key.is_some_and(|key| key.columns || !key.meant.is_empty())
+                || frame.key.is_some_and(|key| key.role == Role::Columns || !key.meant.is_empty())
                 || frame.names.iter().any(|name| !name.is_empty())
         };
         self.awake = self.loose.is_some() || self.open.iter().any(speaks);
@@ -400,7 +405,7 @@ impl Nested {
         let Some(top) = self.open.last_mut() else { return };
         top.filled = true;
         match top.bracket {
-            b'{' if top.key.is_none() => top.last = Some(NO_KEY),
+            b'{' if top.key.is_none() => top.last = Some(Key::NONE),
             _ => top.mixed = true,
         }
     }
@@ -445,10 +450,10 @@ impl Nested {
         let mut frame = Frame { bracket, ..Frame::default() };
         match self.open.last_mut() {
             Some(top) if top.bracket == b'{' => {
-                let key = top.key.unwrap_or(NO_KEY);
+                let key = top.key.unwrap_or(Key::NONE);
                 frame.meant = if key.meant.is_empty() { top.meant } else { key.meant };
-                frame.is_columns = key.columns;
-                if key.rows {
+                frame.is_columns = key.role == Role::Columns;
+                if key.role == Role::Rows {
                     frame.columns.clone_from(&top.columns);
                 }
             }
@@ -458,8 +463,7 @@ impl Nested {
                 frame.in_columns = top.is_columns && bracket == b'{';
                 if call {
                     // The list's name applies to the value inside.
-                    let column = top.columns.as_ref().and_then(|columns| columns.get(top.at));
-                    frame.meant = column.copied().unwrap_or(top.meant);
+                    frame.meant = top.column().unwrap_or(top.meant);
                     frame.columns = None;
                 }
                 top.mixed |= !call && top.names.len() > 1;
@@ -479,15 +483,13 @@ impl Nested {
         };
         let row = frame.bracket != b'{' && !frame.mixed && frame.names.len() == frame.at + 1;
         match self.open.last_mut() {
-            Some(top) if frame.is_columns => {
-                top.columns = head(frame.names);
-            }
             Some(top)
-                if top.bracket != b'{'
-                    && row
-                    && top.at == 0
-                    && top.columns.is_none()
-                    && frame.names.len() > 1 =>
+                if frame.is_columns
+                    || top.bracket != b'{'
+                        && row
+                        && top.at == 0
+                        && top.columns.is_none()
+                        && frame.names.len() > 1 =>
             {
                 top.columns = head(frame.names);
             }
@@ -510,10 +512,11 @@ impl Nested {
         };
         top.filled = true;
         if top.bracket == b'{' && top.key.is_none() {
-            top.last = Some(if string { key(value) } else { NO_KEY });
+            top.last = Some(if string { key(value) } else { Key::NONE });
             return;
         }
-        if string && top.in_columns && top.key.is_some_and(|key| key.names) {
+        let role = top.key.map_or(Role::None, |key| key.role);
+        if string && top.in_columns && role == Role::Name {
             if let [.., list, _] = &mut self.open[..]
                 && list.at < MAX_CELLS
             {
@@ -522,19 +525,16 @@ impl Nested {
             }
             return;
         }
-        if string && top.bracket == b'{' && top.key.is_some_and(|key| key.names) {
+        if string && role == Role::Name {
             top.named = heads::meaning(value);
-        } else if string && top.bracket == b'{' && top.key.is_some_and(|key| key.labels) {
+        } else if string && role == Role::Label {
             let meant = heads::meaning(last_part(value));
             top.named = if meant.is_empty() { top.named } else { meant };
         }
         let meant = match top.bracket {
-            b'{' if top.key.is_some_and(|key| key.value) && !top.named.is_empty() => top.named,
+            b'{' if role == Role::Value && !top.named.is_empty() => top.named,
             b'{' => top.key.map(|key| key.meant).filter(|meant| !meant.is_empty()).unwrap_or(top.meant),
-            _ => match top.columns.as_ref().and_then(|columns| columns.get(top.at)) {
-                Some(column) => column,
-                None => top.meant,
-            },
+            _ => top.column().unwrap_or(top.meant),
         };
         if top.bracket != b'{' {
             if string && top.names.len() < MAX_CELLS && top.names.len() == top.at {
@@ -599,7 +599,7 @@ fn wakes(line: &[u8], places: impl Iterator<Item = usize>) -> bool {
             let from = from.max(at.saturating_sub(48));
             std::str::from_utf8(&line[from..at]).is_ok_and(|name| {
                 let key = key(name.trim());
-                key.columns || !key.meant.is_empty()
+                key.role == Role::Columns || !key.meant.is_empty()
             })
         }
     })

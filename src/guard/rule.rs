@@ -138,9 +138,9 @@ impl TokenForm {
 }
 
 /// A regular expression over bytes that is built on first use: most programs use few of them.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(from = "String")]
-pub(super) struct LazyRegex {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct LazyRegex {
     text: String,
     built: OnceLock<Regex>,
 }
@@ -153,6 +153,10 @@ impl LazyRegex {
         })
     }
 
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
     pub(super) fn is_match(&self, text: &[u8]) -> bool {
         self.get().is_match(text)
     }
@@ -163,6 +167,20 @@ impl From<String> for LazyRegex {
         Self { text, built: OnceLock::new() }
     }
 }
+
+impl From<LazyRegex> for String {
+    fn from(pattern: LazyRegex) -> Self {
+        pattern.text
+    }
+}
+
+impl PartialEq for LazyRegex {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for LazyRegex {}
 
 fn form_and_word() -> Vec<Evidence> {
     vec![Evidence::Form, Evidence::Word]
@@ -180,36 +198,17 @@ pub(super) type RuleId = u16;
 /// The rule of known values: no pattern and no example, because its values come from the server and the policy.
 pub(super) const KNOWN: RuleId = RuleId::MAX;
 
-static KNOWN_RULE: LazyLock<Rule> = LazyLock::new(|| Rule {
-    id: "known-secret".to_owned(),
-    kind: Kind::KnownSecret,
-    what: "a value that the server holds or that the policy names, in one of several forms".to_owned(),
-    patterns: Vec::new(),
-    check: Check::default(),
-    form: Vec::new(),
-    number: Vec::new(),
-    evidence: vec![Evidence::Mark],
-    context: Vec::new(),
-    examples: Vec::new(),
-    counter_examples: Vec::new(),
-});
-
 /// The rule of values that a run's code received for placeholders.
 pub(super) const RESOLVED: RuleId = KNOWN - 1;
 
-static RESOLVED_RULE: LazyLock<Rule> = LazyLock::new(|| Rule {
-    id: "resolved-value".to_owned(),
-    kind: Kind::KnownSecret,
-    what: "a value that the run's code was given for a placeholder, in one of several forms".to_owned(),
-    ..KNOWN_RULE.clone()
-});
-
-/// The rule of a finding.
-pub(super) fn by_id(id: RuleId) -> &'static Rule {
+/// Name and description of the rule of a finding.
+pub(super) fn described(id: RuleId) -> (&'static str, &'static str) {
     match id {
-        KNOWN => &KNOWN_RULE,
-        RESOLVED => &RESOLVED_RULE,
-        _ => &RULES.list[usize::from(id)],
+        KNOWN => ("known-secret", "a value that the server holds or that the policy names, in one of several forms"),
+        RESOLVED => {
+            ("resolved-value", "a value that the run's code was given for a placeholder, in one of several forms")
+        }
+        _ => (&RULES.list[usize::from(id)].id, &RULES.list[usize::from(id)].what),
     }
 }
 
@@ -616,7 +615,7 @@ mod tests {
         for id in &described {
             let known = detectors.iter().any(|detector| detector == id)
                 || crate::guard::heads::has_rule(id)
-                || RULES.by_len.iter().flatten().any(|(rule, _)| by_id(*rule).id == *id);
+                || RULES.by_len.iter().flatten().any(|(rule, _)| super::described(*rule).0 == *id);
             assert!(known, "no code and no head for rule `{id}`");
         }
         for id in &detectors {

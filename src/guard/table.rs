@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::classes::{Block, alphanumeric_or};
 use super::heads::{self, Meaning, Place};
-use super::nested::{Nested, SHORT, is_label_key, is_value_key, last_part};
+use super::nested::{Nested, Role, SHORT, last_part, role};
 use super::policy::Action;
 use super::reading::{Reading, line_end, next_quote, without_end};
 use super::redact::settle;
@@ -23,7 +23,8 @@ use super::scan::{Finding, Scratch, Watch, holds_placeholder, placeholder_around
 use super::stream::WINDOW;
 use super::{Guard, view};
 use fields::{
-    doubled, find_ignoring_case, names_of_sql, segments, split, strip_ignoring_case, tuples, unquoted, words,
+    doubled, find_ignoring_case, names_of_sql, segments, span_of, split, strip_ignoring_case, tuples, unquoted,
+    words,
 };
 use head::{find_head, is_name, without_lead};
 use named::{assigned, elements, marked_row, named_row, printed, side_row};
@@ -221,6 +222,11 @@ struct Found<'a> {
     line: usize,
     /// Whether a nearby label decided the kind of a number.
     labelled: bool,
+}
+
+/// Whether any column has a meaning.
+fn speak(columns: &[Column]) -> bool {
+    columns.iter().any(|column| !column.meant.is_empty())
 }
 
 impl Found<'_> {
@@ -846,31 +852,26 @@ impl State {
                 }
             }
         }
-        if text.starts_with("|===") {
-            let open = self.head.as_ref().is_some_and(|head| head.layout == Layout::Cells);
-            self.head = self.head.take().filter(|_| !open);
-            self.listing = (!open).then(|| (Layout::Cells, Vec::new()));
+        if CELLS.iter().any(|sign| text.starts_with(sign)) {
+            // The same sign ends a table of AsciiDoc.
+            let ends = |head: &Arc<Head>| text.starts_with(CELLS[0]) && head.layout == Layout::Cells;
+            let ended = self.head.take_if(|head| ends(head)).is_some();
+            self.listing = (!ended).then(|| (Layout::Cells, Vec::new()));
             return;
         }
-        if text.starts_with("{|") || text.starts_with(".. list-table::") {
-            self.listing = Some((Layout::Cells, Vec::new()));
-            return;
-        }
-        let mut columns = Vec::new();
-        if let Some((_, names)) = strip_ignoring_case(text, CREATE).and_then(|rest| rest.split_once('(')) {
+        let created = || Some((strip_ignoring_case(text, CREATE)?.split_once('(')?.1, text.ends_with(';')));
+        let filled = || {
+            let (table, names) = insertion(text, headed)?.split_once('(')?;
+            let (names, _) = names.split_once(')')?;
+            find_ignoring_case(table, "values").is_none().then_some((names, true))
+        };
+        if let Some((names, whole)) = created().or_else(filled) {
+            let mut columns = Vec::new();
             names_of_sql(names, &mut columns);
             self.listing = Some((Layout::Tuples, columns));
-            if text.ends_with(';') {
+            if whole {
                 self.listed_names();
             }
-        } else if let Some(rest) = insertion(text, headed)
-            && let Some((table, names)) = rest.split_once('(')
-            && find_ignoring_case(table, "values").is_none()
-            && let Some((names, _)) = names.split_once(')')
-        {
-            names_of_sql(names, &mut columns);
-            self.listing = Some((Layout::Tuples, columns));
-            self.listed_names();
         }
     }
 
@@ -879,7 +880,7 @@ impl State {
         let Some((layout, columns)) = self.listing.take_if(|(_, columns)| !columns.is_empty()) else {
             return;
         };
-        if columns.iter().any(|column| !column.meant.is_empty()) {
+        if speak(&columns) {
             self.begins(Head { spaced: true, ..Head::new(layout, columns) });
         } else if layout == Layout::Tuples {
             // The rows that follow do not belong to the table before.
@@ -893,11 +894,8 @@ impl State {
         let text = line.trim_start();
         let indent = line.len() - text.len();
         if text.starts_with('<') && text.contains("</") {
-            let above = self
-                .list
-                .filter(|(_, below)| matches!(below, Below::Element))
-                .map_or(&[][..], |(meant, _)| meant);
-            let meant = elements(line, above, found);
+            let above = self.list.filter(|(_, below)| matches!(below, Below::Element));
+            let meant = elements(line, above.map_or(&[], |(meant, _)| meant), found);
             self.list = (!meant.is_empty()).then_some((meant, Below::Element));
             return false;
         }
@@ -919,13 +917,12 @@ impl State {
             Some((meant, Below::Some)) => Some((meant, text.trim_end().trim_end_matches(','))),
             Some((meant, Below::Entry(above))) if indent == above => {
                 let (key, value) = text.split_once(": ").unwrap_or_default();
-                is_value_key(key).then_some((meant, value))
+                (role(key) == Role::Value).then_some((meant, value))
             }
             _ => None,
         };
         if let Some((meant, value)) = value {
-            let start = value.as_ptr() as usize - line.as_ptr() as usize;
-            found.cell(meant, line, (start, start + value.len()), Place::Wide);
+            found.cell(meant, line, span_of(value, line), Place::Wide);
             if !matches!(self.list, Some((_, Below::Items(_)))) {
                 self.list = None;
             }
@@ -959,35 +956,25 @@ impl State {
                 None => return true,
             },
             Layout::Tuples => {
-                let tuples = tuples(line);
-                for tuple in tuples.iter().filter(|tuple| tuple.len() == head.columns.len()) {
-                    found.cells(&head.columns, line, tuple, Place::Wide);
-                }
-                tuples.iter().any(|tuple| tuple.len() == head.columns.len())
-            }
-            Layout::Cells if line.trim_start().starts_with("|-") => {
-                self.cells = 0;
-                true
-            }
-            Layout::Cells if item(line).is_some() => {
-                if line.trim_start().starts_with("* - ") {
-                    self.cells = 0;
-                }
-                let cell = item(line).unwrap_or_default();
-                let column = head.columns[self.cells % head.columns.len()];
-                found.cell(column.meant, line, (line.len() - cell.len(), line.len()), Place::Wide);
-                self.cells += 1;
-                true
+                let mut tuples = tuples(line);
+                tuples.retain(|tuple| tuple.len() == head.columns.len());
+                tuples.iter().for_each(|tuple| found.cells(&head.columns, line, tuple, Place::Wide));
+                !tuples.is_empty()
             }
             Layout::Cells => {
-                let bars: Vec<usize> = memchr::memchr_iter(b'|', line.as_bytes()).collect();
-                for (nth, bar) in bars.iter().enumerate() {
-                    let end = bars.get(nth + 1).copied().unwrap_or(line.len());
+                let begins = ["|-", "* - "].map(|row| line.trim_start().starts_with(row));
+                self.cells = if begins.contains(&true) { 0 } else { self.cells };
+                let cells = match item(line) {
+                    _ if begins[0] => Vec::new(),
+                    Some(cell) => vec![(line.len() - cell.len(), line.len())],
+                    None => unquoted(line, '|').split_off(1),
+                };
+                for span in &cells {
                     let column = head.columns[self.cells % head.columns.len()];
-                    found.cell(column.meant, line, (bar + 1, end), Place::Wide);
+                    found.cell(column.meant, line, *span, Place::Wide);
                     self.cells += 1;
                 }
-                !bars.is_empty()
+                begins[0] || !cells.is_empty()
             }
             Layout::Words => {
                 let words = words(line);
@@ -1035,8 +1022,7 @@ impl State {
         let place = if columns.len() > 1 { Place::Wide } else { Place::Alone };
         let count = columns.len();
         let before = std::mem::take(&mut self.quoted);
-        let wiki = (sign == '|' && line.contains("||")).then(|| doubled(line));
-        let (mut fields, open) = match wiki.filter(|wiki| wiki.len() == count) {
+        let (mut fields, open) = match doubled(line, sign).filter(|wiki| wiki.len() == count) {
             Some(fields) => (fields, before),
             None => split(line, sign, before),
         };
@@ -1081,7 +1067,7 @@ fn skip<'a, T>(places: &mut &'a [T], before: impl Fn(&T) -> bool) -> &'a [T] {
 fn entry_name(text: &str) -> Option<(usize, &str)> {
     let (item, entry) = text.strip_prefix("- ").map_or((0, text), |entry| (2, entry));
     let (key, name) = entry.split_once(": ")?;
-    is_label_key(key).then(|| (item, last_part(name.trim_matches(['"', '\'']))))
+    (role(key) == Role::Label).then(|| (item, last_part(name.trim_matches(['"', '\'']))))
 }
 
 /// The name of an array whose values follow: of polars, xarray, pandas.
@@ -1125,10 +1111,11 @@ fn string_of_list(line: &str) -> Option<Span> {
     let text = text[1..].trim_end_matches([',', ']', ')', ' ', '\r']).strip_suffix(quote)?;
     let text = text.strip_suffix("\\n").unwrap_or(text);
     let row = !text.contains(quote) && text.contains([',', ';', '\t', '|']);
-    let start = text.as_ptr() as usize - line.as_ptr() as usize;
-    row.then_some((start, start + text.len()))
+    row.then_some(span_of(text, line))
 }
 
+/// The beginnings of tables with a line for each cell: AsciiDoc, MediaWiki, reStructuredText.
+const CELLS: [&str; 3] = ["|===", "{|", ".. list-table::"];
 /// The beginning of an SQL statement that names the columns of a table.
 const CREATE: &str = "CREATE TABLE ";
 
@@ -1141,8 +1128,7 @@ fn item(line: &str) -> Option<&str> {
 /// Whether a line may begin names of columns that are listed one below the other.
 fn begins_listing(line: &str) -> bool {
     let begin = line.trim_start();
-    ["|===", "{|", ".. list-table::"].iter().any(|sign| begin.starts_with(sign))
-        || strip_ignoring_case(begin, CREATE).is_some()
+    CELLS.iter().any(|sign| begin.starts_with(sign)) || strip_ignoring_case(begin, CREATE).is_some()
 }
 
 /// The bare numbers of a row, each a cell: no label in the line above applies to them.
@@ -1178,8 +1164,7 @@ fn series_row(meant: Meaning, line: &str, (start, end): Span, found: &mut Found<
     let items = if value.starts_with('[') { words(value) } else { vec![(0, value.len())] };
     for (from, to) in items {
         let item = value[from..to].trim_start_matches('[').trim_end_matches([',', ']']);
-        let start = item.as_ptr() as usize - line.as_ptr() as usize;
-        found.cell(meant, line, (start, start + item.len()), Place::Wide);
+        found.cell(meant, line, span_of(item, line), Place::Wide);
     }
 }
 

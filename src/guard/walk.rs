@@ -248,20 +248,9 @@ fn column(at: usize, head: &Value) -> Option<String> {
 
 /// Whether a name is a media type (RFC 6838; the top-level types that IANA registers).
 fn is_media_type(name: &str) -> bool {
-    const TOP: [&str; 10] = [
-        "application",
-        "audio",
-        "font",
-        "haptics",
-        "image",
-        "message",
-        "model",
-        "multipart",
-        "text",
-        "video",
-    ];
+    const TOP: &str = "application audio font haptics image message model multipart text video";
     let is_subtype = |rest: &str| !rest.split(';').next().unwrap_or_default().contains('/');
     name.trim_start().split_once('/').is_some_and(|(top, rest)| {
-        is_subtype(rest) && TOP.iter().any(|known| top.eq_ignore_ascii_case(known))
+        is_subtype(rest) && TOP.split(' ').any(|known| top.eq_ignore_ascii_case(known))
     })
 }

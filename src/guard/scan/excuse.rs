@@ -144,25 +144,25 @@ pub struct Excuse {
     pub what: String,
     /// A pattern of the value.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub value: Option<String>,
+    pub value: Option<LazyRegex>,
     /// A pattern that the value must not have.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unless_value: Option<String>,
+    pub unless_value: Option<LazyRegex>,
     /// A pattern of the line before.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub before: Option<String>,
+    pub before: Option<LazyRegex>,
     /// A pattern that the line before must not have.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unless_before: Option<String>,
+    pub unless_before: Option<LazyRegex>,
     /// A pattern of the line after.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub behind: Option<String>,
+    pub behind: Option<LazyRegex>,
     /// Whether one of `before` and `behind` is enough.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub either: bool,
     /// A pattern of the line from the value on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub onward: Option<String>,
+    pub onward: Option<LazyRegex>,
     /// Whether the group of the value's pattern that matched (or all of it) is words as in names, joined by these characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
@@ -241,17 +241,6 @@ impl Patterns {
     }
 }
 
-/// A row, compiled.
-struct Row {
-    unless_value: Option<LazyRegex>,
-    before: Option<LazyRegex>,
-    unless_before: Option<LazyRegex>,
-    behind: Option<LazyRegex>,
-    onward: Option<LazyRegex>,
-    /// The pattern of the value, if one of its groups is used.
-    group: Option<LazyRegex>,
-}
-
 /// The rows that some rules have in common.
 struct Panel {
     rows: Vec<usize>,
@@ -266,7 +255,6 @@ pub(in super::super) struct Excuses {
     threshold: BTreeMap<Profile, u32>,
     worth: BTreeMap<Evidence, u32>,
     carriers: (Patterns, Vec<Carrier>),
-    rows: Vec<Row>,
     panels: Vec<Panel>,
     /// By rule, its panel.
     by_rule: Vec<usize>,
@@ -282,18 +270,6 @@ pub(in super::super) static EXCUSES: LazyLock<Excuses> =
 impl Excuses {
     fn parse(text: &str) -> Result<Self, toml::de::Error> {
         let File { threshold, evidence: worth, group, carrier, excuse: list } = toml::from_str(text)?;
-        let ready = |row: &Excuse| {
-            let grouped = row.words.is_some() || !row.form.is_empty();
-            Row {
-                unless_value: row.unless_value.clone().map(LazyRegex::from),
-                before: row.before.clone().map(LazyRegex::from),
-                unless_before: row.unless_before.clone().map(LazyRegex::from),
-                behind: row.behind.clone().map(LazyRegex::from),
-                onward: row.onward.clone().map(LazyRegex::from),
-                group: if grouped { row.value.clone().map(LazyRegex::from) } else { None },
-            }
-        };
-        let rows = list.iter().map(ready).collect();
         let applies = |row: &Excuse, id: &str, kind: &str| {
             row.applies.iter().any(|name| {
                 name == id || name == kind || group.get(name).is_some_and(|ids| ids.iter().any(|of| of == id))
@@ -308,7 +284,7 @@ impl Excuses {
             if known.is_none() {
                 let valued: Vec<usize> =
                     rows.iter().copied().filter(|row| list[*row].value.is_some()).collect();
-                let values = Patterns::of(valued.iter().filter_map(|row| list[*row].value.as_deref()));
+                let values = Patterns::of(valued.iter().filter_map(|row| list[*row].value.as_ref().map(LazyRegex::as_str)));
                 panels.push(Panel { rows, valued, values });
             }
         }
@@ -318,7 +294,7 @@ impl Excuses {
             Patterns::of(carrier.iter().map(|line| line.line.as_str())),
             carrier.iter().map(|line| line.is).collect(),
         );
-        Ok(Self { list, threshold, worth, carriers, rows, panels, by_rule, own })
+        Ok(Self { list, threshold, worth, carriers, panels, by_rule, own })
     }
 
     /// The kind of a line.
@@ -430,13 +406,11 @@ impl Scanner<'_> {
             true => self.excused(&mut candidate),
             false => None,
         };
-        let finding =
-            Finding { start, end, kind: self.rules.list[usize::from(rule)].kind, rule, decoded: false };
+        let row = &self.rules.list[usize::from(rule)];
+        let finding = Finding { start, end, kind: row.kind, rule, decoded: false };
         if self.verdicts.is_some() {
-            let (line, _) = self.line_around(candidate.start, end);
-            let carrier = EXCUSES.carrier(line);
-            let evidence = self.rules.list[usize::from(rule)].evidence.iter().chain(&candidate.evidence);
-            let evidence = evidence.copied().collect();
+            let carrier = EXCUSES.carrier(self.line_around(candidate.start, end));
+            let evidence = row.evidence.iter().chain(&candidate.evidence).copied().collect();
             let judged = Judged { finding, evidence, carrier, sum, threshold, excuse };
             self.verdicts.iter_mut().for_each(|all| all.push(judged.clone()));
         }
@@ -464,13 +438,12 @@ impl Scanner<'_> {
                     || matched.as_ref().is_some_and(|matched| {
                         panel.valued.binary_search(row).is_ok_and(|at| matched.matched(at))
                     }))
-                && self.holds(*row, candidate, value)
+                && self.holds(excuse, candidate, value)
         })
     }
 
     /// Whether a row's conditions hold, apart from the pattern of the value: the cheap ones first.
-    fn holds(&self, row: usize, candidate: &mut Candidate, value: &[u8]) -> bool {
-        let (excuse, row) = (&EXCUSES.list[row], &EXCUSES.rows[row]);
+    fn holds(&self, excuse: &Excuse, candidate: &mut Candidate, value: &[u8]) -> bool {
         let (start, end) = (candidate.start, candidate.end);
         if excuse.quoted.is_some_and(|quoted| quoted != candidate.quoted)
             || !excuse.shape.is_empty() && !excuse.shape.contains(&shape_of(value))
@@ -480,30 +453,27 @@ impl Scanner<'_> {
         }
         let before = || last_line(self.before(start, AROUND));
         let line = |from: usize| first_line(&self.text[from..self.to.min(from + AROUND)]);
-        let is_before = || row.before.as_ref().is_none_or(|pattern| pattern.is_match(before()));
-        let is_behind = || row.behind.as_ref().is_none_or(|pattern| pattern.is_match(line(end)));
+        let is_before = || excuse.before.as_ref().is_none_or(|pattern| pattern.is_match(before()));
+        let is_behind = || excuse.behind.as_ref().is_none_or(|pattern| pattern.is_match(line(end)));
         let beside = if excuse.either { is_before() || is_behind() } else { is_before() && is_behind() };
         if !beside
-            || row.unless_before.as_ref().is_some_and(|never| never.is_match(before()))
-            || row.onward.as_ref().is_some_and(|pattern| !pattern.is_match(line(candidate.value.0)))
-            || row.unless_value.as_ref().is_some_and(|never| never.is_match(value))
+            || excuse.unless_before.as_ref().is_some_and(|never| never.is_match(before()))
+            || excuse.onward.as_ref().is_some_and(|pattern| !pattern.is_match(line(candidate.value.0)))
+            || excuse.unless_value.as_ref().is_some_and(|never| never.is_match(value))
         {
             return false;
         }
-        let part = || match &row.group {
-            None => value,
-            Some(pattern) => {
-                let groups = pattern.get().captures(value);
-                let group = groups.and_then(|groups| groups.iter().skip(1).flatten().next());
-                group.map_or(value, |part| part.as_bytes())
-            }
+        let part = || {
+            let groups = excuse.value.as_ref().and_then(|pattern| pattern.get().captures(value));
+            let group = groups.and_then(|groups| groups.iter().skip(1).flatten().next());
+            group.map_or(value, |part| part.as_bytes())
         };
         if excuse.words.as_ref().is_some_and(|joints| !is_names(part(), joints.as_bytes()))
             || !excuse.form.is_empty() && !excuse.form.iter().any(|form| self.has_form(*form, part()))
         {
             return false;
         }
-        let carrier = || EXCUSES.carrier(self.line_around(start, end).0);
+        let carrier = || EXCUSES.carrier(self.line_around(start, end));
         if !excuse.unless_carrier.is_empty() && excuse.unless_carrier.contains(&carrier())
             || excuse.context.is_some_and(|len| !self.labelled(candidate.rule, start, len))
             || excuse.column && !self.column_fails(candidate, value)
@@ -520,11 +490,10 @@ impl Scanner<'_> {
         !excuse.without.iter().any(|one| candidate.evidence.contains(one))
     }
 
-    /// The line around a span, within the limit, and where it begins.
-    fn line_around(&self, start: usize, end: usize) -> (&[u8], usize) {
+    /// The line around a span, within the limit.
+    fn line_around(&self, start: usize, end: usize) -> &[u8] {
         let from = start - last_line(self.before(start, LEFT)).len();
-        let to = end + first_line(&self.text[end..self.to.min(end + LEFT)]).len();
-        (&self.text[from..to], from)
+        &self.text[from..end + first_line(&self.text[end..self.to.min(end + LEFT)]).len()]
     }
 
     fn has_form(&self, form: Form, value: &[u8]) -> bool {
@@ -591,8 +560,8 @@ mod tests {
     fn every_pattern_builds() {
         EXCUSES.carrier(b"");
         EXCUSES.panels.iter().for_each(|panel| assert_eq!(panel.values.get().len(), panel.valued.len()));
-        for row in &EXCUSES.rows {
-            [&row.unless_value, &row.before, &row.unless_before, &row.behind, &row.onward, &row.group]
+        for row in &EXCUSES.list {
+            [&row.unless_value, &row.before, &row.unless_before, &row.behind, &row.onward, &row.value]
                 .into_iter()
                 .flatten()
                 .for_each(|pattern| assert!(pattern.get().captures_len() > 0));

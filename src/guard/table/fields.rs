@@ -96,20 +96,28 @@ pub(super) fn tuples(line: &str) -> Vec<Vec<Span>> {
     tuples
 }
 
-/// Fields with a doubled bar between, and the outer ones of a row with single bars: Jira and other wikis.
-pub(super) fn doubled(line: &str) -> Vec<Span> {
+/// The place of a part of a line.
+pub(super) fn span_of(part: impl AsRef<[u8]>, line: &str) -> Span {
+    let part = part.as_ref();
+    let start = part.as_ptr() as usize - line.as_ptr() as usize;
+    (start, start + part.len())
+}
+
+/// Fields with a doubled bar (or the `!!` of a head) between, and the outer ones of a row with single bars: Jira and other
+/// wikis.
+pub(super) fn doubled(line: &str, sign: char) -> Option<Vec<Span>> {
+    let joint = match sign {
+        '|' if line.contains("||") => "||",
+        '!' if line.contains("!!") => "!!",
+        '!' => "||",
+        _ => return None,
+    };
     let text = line.trim();
     let ends = ["||", "|", "!"];
     let text = ends.iter().find_map(|sign| text.strip_prefix(*sign)).unwrap_or(text);
     let inner = ends.iter().find_map(|sign| text.strip_suffix(*sign)).unwrap_or(text);
-    let mut at = inner.as_ptr() as usize - line.as_ptr() as usize;
-    let mut fields = vec![(0, 0)];
-    for field in inner.split(if inner.contains("!!") { "!!" } else { "||" }) {
-        fields.push((at, at + field.len()));
-        at += field.len() + 2;
-    }
-    fields.push((line.len(), line.len()));
-    fields
+    let inner = inner.split(joint).map(|field| span_of(field, line));
+    Some([(0, 0)].into_iter().chain(inner).chain([(line.len(), line.len())]).collect())
 }
 
 /// Fields with a separator, where a quoted one may hold the separator and may have begun above; whether a quote stays open.
@@ -165,19 +173,8 @@ pub(super) fn segments(line: &str) -> Vec<Span> {
     parts
 }
 
+/// The words of a line.
 pub(super) fn words(line: &str) -> Vec<Span> {
-    let (mut words, mut start) = (Vec::new(), None);
-    for (at, byte) in line.bytes().enumerate() {
-        let blank = matches!(byte, b' ' | b'\t' | b'\r');
-        match start {
-            Some(from) if blank => {
-                words.push((from, at));
-                start = None;
-            }
-            None if !blank => start = Some(at),
-            _ => {}
-        }
-    }
-    words.extend(start.map(|from| (from, line.len())));
-    words
+    let words = line.as_bytes().split(|byte| matches!(byte, b' ' | b'\t' | b'\r'));
+    words.filter(|word| !word.is_empty()).map(|word| span_of(word, line)).collect()
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::fields::{doubled, segments, split, words};
-use super::{BARS, Column, Head, LONGEST_NAME, LONGEST_PROSE, Layout, MAX_FIELDS, MAX_WORDS, Span};
+use super::{BARS, Column, Head, LONGEST_NAME, LONGEST_PROSE, Layout, MAX_FIELDS, MAX_WORDS, Span, speak};
 use crate::guard::classes::{alphanumeric_or, only};
 use crate::guard::heads::{self, Place};
 use crate::guard::scan::next_placeholder;
@@ -45,16 +45,13 @@ pub(super) fn find_head(line: &str) -> Option<Head> {
     let (named, replaced) = (&*named, at > 0);
     if let Some(columns) = named.strip_prefix("COPY ").and_then(|copy| copy.strip_suffix(" FROM stdin;")) {
         let (_, columns) = columns.strip_suffix(')')?.split_once('(')?;
-        let columns = columns.split(',').map(|name| Column::new(name, 0, 0)).collect();
-        return Some(Head::new(Layout::Separated('\t'), columns));
+        return Some(Head::new(Layout::Separated('\t'), Column::all(columns.split(','))));
     }
     // The head of a reStructuredText table that is written as separated values.
     if let Some(names) = named.trim_start().strip_prefix(":header:") {
         let (fields, _) = split(names, ',', false);
-        let columns: Vec<Column> =
-            fields.iter().map(|(start, end)| Column::new(&names[*start..*end], 0, 0)).collect();
-        let speaks = columns.len() <= MAX_FIELDS && columns.iter().any(|column| !column.meant.is_empty());
-        return speaks.then_some(Head { spaced: true, ..Head::new(Layout::Separated(','), columns) });
+        let columns = Column::all(fields.iter().map(|(start, end)| &names[*start..*end]));
+        return speak(&columns).then_some(Head { spaced: true, ..Head::new(Layout::Separated(','), columns) });
     }
     if named.starts_with(['!', '\\']) || named.ends_with("\\\\") {
         return marked_head(named);
@@ -80,27 +77,22 @@ pub(super) const SEPARATORS: [bool; 256] = only(b"\t;,^\x1f|\"\xe2");
 const LONGEST_LEAD: usize = 160;
 
 /// Whether a head may come after a prefix that is on each line of its table: a quotation or diff mark, a line
-/// number, a file name, a log's prefix. Code has other characters; but a log begins with its time or something in brackets.
-fn may_be_lead(lead: &str) -> bool {
+/// number, a file name, a log's prefix. Code has other characters; but a log begins with its time or something in brackets,
+/// and names that are `apart` may come after a label: `df.head(2):`, `shape=(5, 3)`, `** customers **`.
+fn may_be_lead(lead: &str, apart: bool) -> bool {
     static CODE: [bool; 256] = only(b",;={}<&$@?\\()\"'");
-    let code = || lead.bytes().any(|byte| CODE[usize::from(byte)]);
-    lead.len() <= LONGEST_LEAD && (lead.starts_with(|c: char| c.is_ascii_digit() || c == '[') || !code())
-}
-
-/// Whether a frame may be printed after a text: `df.head(2):`, `shape=(5, 3)`, `** customers **`.
-fn may_be_label(text: &str) -> bool {
-    static CODE: [bool; 256] = only(b";{}<&$@?\\\"'");
-    text.len() <= LONGEST_LEAD && !text.bytes().any(|byte| CODE[usize::from(byte)])
+    let code = |byte: u8| CODE[usize::from(byte)] && !(apart && b",=()".contains(&byte));
+    let logged = lead.starts_with(|c: char| c.is_ascii_digit() || c == '[');
+    lead.len() <= LONGEST_LEAD && (logged || !lead.bytes().any(code))
 }
 
 /// The same for a line with characters that are in no head: after the last of them there are aligned names.
 pub(super) fn may_be_led(line: &str) -> bool {
     let sign = line.bytes().rposition(|byte| OTHER[usize::from(byte)]).map_or(0, |sign| sign + 1);
-    let apart = |byte: u8| SEPARATORS[usize::from(byte)];
     let behind = &line.as_bytes()[sign..];
-    let gap = || memchr::memmem::find(behind, b"  ").is_some();
-    let before = &line[..sign];
-    may_be_lead(before) && (behind.iter().any(|byte| apart(*byte)) || gap()) || may_be_label(before) && gap()
+    let apart = memchr::memmem::find(behind, b"  ").is_some();
+    let separated = || behind.iter().any(|byte| SEPARATORS[usize::from(*byte)]);
+    (apart || separated()) && may_be_lead(&line[..sign], apart)
 }
 
 /// The length of a line's prefix before the words that are names or the numbers of columns.
@@ -161,16 +153,23 @@ impl Column {
         let name = name.trim_matches(['"', '\'', '`', ' ']);
         Self { meant: heads::meaning(name), start, end }
     }
+
+    /// Columns without places.
+    pub(super) fn all<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Self> {
+        names.into_iter().map(|name| Self::new(name, 0, 0)).collect()
+    }
 }
 
 /// The head of a LaTeX, troff or MediaWiki table, whose names have markup around them.
 fn marked_head(line: &str) -> Option<Head> {
     static MARKS: [&str; 9] =
         ["\\textbf{", "\\textit{", "\\multicolumn{1}{c}{", "\\fI", "\\fB", "\\fP", "\\fR", "{", "}"];
-    let (sign, fields) = match line.chars().next()? {
-        '!' => ('|', doubled(line)),
-        _ if line.contains('&') => ('&', split(line, '&', false).0),
-        _ => ('\t', split(line, '\t', false).0),
+    let (sign, fields) = match doubled(line, line.chars().next()?) {
+        Some(fields) => ('|', fields),
+        None => {
+            let sign = if line.contains('&') { '&' } else { '\t' };
+            (sign, split(line, sign, false).0)
+        }
     };
     let name = |(start, end): &Span| {
         let bare = |name: String, mark: &&str| name.replace(*mark, "");
@@ -178,9 +177,8 @@ fn marked_head(line: &str) -> Option<Head> {
     };
     let names: Vec<String> = fields.iter().map(name).collect();
     let fits = (2..=MAX_FIELDS).contains(&names.len()) && names.iter().all(|name| is_name(name));
-    let columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
-    let speaks = fits && columns.iter().any(|column| !column.meant.is_empty());
-    speaks.then_some(Head::new(Layout::Separated(sign), columns))
+    let columns = Column::all(names.iter().map(String::as_str));
+    (fits && speak(&columns)).then_some(Head::new(Layout::Separated(sign), columns))
 }
 
 /// Beside a column of users, a column `pass` is one of passwords.
@@ -210,8 +208,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         if !line.contains(sign) || matches!(sign, ',' | ';') && line.trim_end().ends_with([',', ';']) {
             continue;
         }
-        let wiki = sign == '|' && line.contains("||");
-        let fields = if wiki { doubled(line) } else { split(line, sign, false).0 };
+        let fields = doubled(line, sign).unwrap_or_else(|| split(line, sign, false).0);
         let mut names: Vec<&str> = fields.iter().map(|(start, end)| line[*start..*end].trim()).collect();
         // The prefix of the table, with the fields in it.
         let comment = || names[0].starts_with("# ").then_some(0);
@@ -222,7 +219,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
             let (start, end) = behind_lead(&line[from..to]);
             let name = &line[from + start..from + end];
             before = &line[..from + start];
-            if !may_be_lead(before) || name.trim().is_empty() && lead > 0 && !BARS.contains(&sign) {
+            if !may_be_lead(before, false) || name.trim().is_empty() && lead > 0 && !BARS.contains(&sign) {
                 continue;
             }
             names[..lead].fill("");
@@ -247,16 +244,13 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         if !fits || best.as_ref().is_some_and(|best| best.columns.len() >= fields.len()) {
             continue;
         }
-        let mut columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
+        let mut columns = Column::all(names.iter().copied());
         with_users(&names, &mut columns);
         // `user, passwd` further in is more often code or a comment in it.
-        if indented {
-            columns
-                .iter_mut()
-                .filter(|column| heads::only_secret(column.meant))
-                .for_each(|column| column.meant = &[]);
+        for column in columns.iter_mut().filter(|column| indented && heads::only_secret(column.meant)) {
+            column.meant = &[];
         }
-        if columns.iter().any(|column| !column.meant.is_empty()) {
+        if speak(&columns) {
             best = Some(Head { lead, ..Head::new(Layout::Separated(sign), columns) });
         }
     }
@@ -271,9 +265,8 @@ fn led(line: &str) -> Option<(Cow<'_, str>, Option<usize>)> {
         return Some((line.into(), None));
     }
     let (before, names) = line.split_at(fixed_lead(line));
-    let fits = (may_be_lead(before) || may_be_label(before)) && names.contains("  ");
     let width = before.chars().count();
-    fits.then(|| ((" ".repeat(width) + names).into(), Some(width)))
+    (names.contains("  ") && may_be_lead(before, true)).then(|| ((" ".repeat(width) + names).into(), Some(width)))
 }
 
 fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
@@ -309,9 +302,7 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
         return None;
     }
     let index = padded.filter(|_| cells.len() <= 4 && !line.starts_with(' ') && line.is_ascii());
-    if let Some(end) =
-        index.filter(|_| parts.len() == 1 && columns.iter().any(|column| !column.meant.is_empty()))
-    {
+    if let Some(end) = index.filter(|_| parts.len() == 1 && speak(&columns)) {
         columns.push(Column { meant: &[], start: end - 1, end });
         return Some(Head { index, lead, ..Head::new(Layout::Fixed(true), columns) });
     }
@@ -345,11 +336,11 @@ fn cells_of_head(line: &str, parts: &[Span], gaps: bool) -> Option<Vec<Span>> {
         if parts.len() < 2 && inner.len() > LONGEST_PROSE {
             return None;
         }
-        let meaningful: Vec<bool> =
-            inner.iter().map(|(from, to)| heads::may_be_head(&part[*from..*to])).collect();
+        let word = |(from, to): &Span| &part[*from..*to];
+        let meaningful: Vec<bool> = inner.iter().map(|span| heads::may_be_head(word(span))).collect();
         // Prose about keys and tokens: without a gap it is not a head.
-        let secret = |(from, to): &Span| {
-            let meant = heads::meaning(&part[*from..*to]);
+        let secret = |span: &Span| {
+            let meant = heads::meaning(word(span));
             !meant.is_empty() && heads::only_secret(meant)
         };
         if !gaps && inner.iter().zip(&meaningful).all(|(word, meaningful)| !meaningful || secret(word)) {

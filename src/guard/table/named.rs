@@ -1,6 +1,6 @@
 //! A value after its name in a line: `ssn  219-09-9998`, `ssn=219-09-9998`, `<ssn>219-09-9998</ssn>`.
 
-use super::fields::{segments, split, strip_ignoring_case, words};
+use super::fields::{segments, span_of, split, strip_ignoring_case, words};
 use super::head::is_name;
 use super::{BARS, Found, LONGEST_NAME, Span};
 use crate::guard::classes::only;
@@ -36,12 +36,11 @@ pub(super) fn printed(line: &str) -> Option<&str> {
 /// `$ ssn : chr "219-09-9998" "219-09-9997"`, `<l|ssn <l|219-09-9998`.
 pub(super) fn marked_row(line: &str, found: &mut Found<'_>) -> bool {
     let text = line.trim();
-    let base = text.as_ptr() as usize - line.as_ptr() as usize;
     if let Some(cells) = text.strip_prefix("<l|") {
         let joint = ["<l|", ">l|"].iter().filter_map(|mark| cells.find(*mark)).min();
         let Some(joint) = joint else { return false };
         let meant = heads::meaning(cells[..joint].trim());
-        return found.cell(meant, line, (base + 3 + joint + 3, base + text.len()), Place::Wide);
+        return found.cell(meant, line, span_of(&cells[joint + 3..], line), Place::Wide);
     }
     let Some(rest) = text.strip_prefix("$ ") else { return false };
     let Some(joint) = rest.find([':', '<']).filter(|joint| *joint <= LONGEST_NAME) else { return false };
@@ -53,7 +52,7 @@ pub(super) fn marked_row(line: &str, found: &mut Found<'_>) -> bool {
     if !typed || meant.is_empty() {
         return false;
     }
-    let start = values.as_ptr() as usize - line.as_ptr() as usize;
+    let (start, _) = span_of(values, line);
     let quote = if values.contains('"') { b'"' } else { b'\'' };
     let quotes: Vec<usize> = memchr::memchr_iter(quote, values.as_bytes()).map(|at| start + at).collect();
     for pair in quotes.chunks_exact(2) {
@@ -179,25 +178,7 @@ fn values(
 }
 
 /// What may be between a name and its value in a sentence, in the languages of the heads.
-const VERBS: [&str; 17] = [
-    "is ",
-    "ist ",
-    "lautet ",
-    "est ",
-    "es ",
-    "es: ",
-    "jest ",
-    "to ",
-    "è ",
-    "é ",
-    "är ",
-    "er ",
-    "on ",
-    "je ",
-    "este ",
-    "is: ",
-    "είναι ",
-];
+const VERBS: &str = "is,ist,lautet,est,es,es:,jest,to,è,é,är,er,on,je,este,is:,είναι";
 /// The most words of a value in a sentence, and of the name before it.
 const MOST_WORDS: usize = 7;
 const NAME_WORDS: usize = 4;
@@ -211,7 +192,8 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
         return None;
     }
     let at = to + gap.len();
-    let verb = VERBS.iter().find(|verb| line[at..].starts_with(**verb)).map_or(0, |verb| verb.len());
+    let first = line[at..].split_inclusive(' ').next().and_then(|word| word.strip_suffix(' '));
+    let verb = first.filter(|word| VERBS.split(',').any(|verb| verb == *word)).map_or(0, |verb| verb.len() + 1);
     let mut at = at + verb;
     // `SV-Nummer des Mitarbeiters 65170839J003`
     let mut between = 0;
@@ -280,7 +262,7 @@ fn qualified(line: &str, mut to: usize) -> usize {
 /// The value next to a name without a mark: `("ssn", "219-09-9998")`, `{ssn, "219-09-9998"}`, `:ssn "219-09-9998"`. The
 /// name ends at `to`, `gap` and `rest` follow.
 fn paired(line: &str, to: usize, gap: &str, rest: &str) -> Option<Span> {
-    let start = |text: &str| text.as_ptr() as usize - line.as_ptr() as usize;
+    let start = |text: &str| span_of(text, line).0;
     let word = |c: char| c.is_alphanumeric() || " _-.".contains(c);
     let near = line.ceil_char_boundary(to.saturating_sub(4 * LONGEST_NAME));
     let before = line[near..to].trim_end_matches(word);
@@ -338,11 +320,8 @@ pub(super) fn elements(line: &str, mut above: Meaning, found: &mut Found<'_>) ->
 fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
     // Longer text is not read as a value.
     let text = clipped(&line[at..], LONGEST_VALUE + 64);
-    let call = ["Some(", "pl.Series(", "<<"]
-        .iter()
-        .find(|call| text.starts_with(**call))
-        .map_or(0, |call| call.len());
-    let (at, text) = (at + call, &text[call..]);
+    let text = ["Some(", "pl.Series(", "<<"].iter().find_map(|call| text.strip_prefix(*call)).unwrap_or(text);
+    let (at, _) = span_of(text, line);
     if let Some(quote) = text.chars().next().filter(|c| matches!(c, '"' | '\'' | '`')) {
         let len = text[1..].find(quote)?;
         return Some((at + 1, at + 1 + len, true));
