@@ -14,6 +14,7 @@
 
 mod allow;
 mod check;
+#[macro_use]
 mod classes;
 mod confirm;
 mod container;
@@ -109,7 +110,7 @@ impl From<(String, String)> for PolicyError {
 #[derive(Debug, Clone)]
 pub struct Guard(Arc<Inner>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Inner {
     policy: Policy,
     fingerprint: String,

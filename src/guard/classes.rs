@@ -57,6 +57,19 @@ pub(super) const fn only(signs: &[u8]) -> [bool; 256] {
     known
 }
 
+/// For each byte whether it fits a pattern.
+macro_rules! bytes {
+    ($pattern:pat) => {{
+        let mut known = [false; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            known[byte] = matches!(byte as u8, $pattern);
+            byte += 1;
+        }
+        known
+    }};
+}
+
 /// Fills `blocks` with the masks of `text` and one empty block after.
 pub(super) fn classify(text: &[u8], blocks: &mut Vec<Block>) {
     blocks.clear();

@@ -146,19 +146,25 @@ fn is_type(head: &[u8]) -> bool {
     opens(rest) && closes && !rest.iter().enumerate().any(ends)
 }
 
-/// Whether this begins with a colon, perhaps escaped.
+/// Whether this begins with a colon.
 fn opens(rest: &[u8]) -> bool {
-    let ways: [&[u8]; 7] = [b":", b"%3a", b"&#58;", b"&#x3a;", b"&colon;", br"\u003a", br"\x3a"];
-    ways.iter().any(|way| rest.get(..way.len()).is_some_and(|start| start.eq_ignore_ascii_case(way)))
+    sign_len(rest, ':', b"&colon;").is_some()
 }
 
 /// The length of a comma and the spaces before it.
 fn comma(rest: &[u8]) -> Option<usize> {
     let blanks = rest.iter().take(64).take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-    let rest = &rest[blanks..];
-    let ways: [&[u8]; 7] = [b",", b"%2c", b"&#44;", b"&#x2c;", b"&comma;", br"\u002c", br"\x2c"];
-    let is = |way: &&&[u8]| rest.get(..way.len()).is_some_and(|start| start.eq_ignore_ascii_case(way));
-    ways.iter().find(is).map(|way| blanks + way.len())
+    sign_len(&rest[blanks..], ',', b"&comma;").map(|len| blanks + len)
+}
+
+/// The length of a sign at the beginning, perhaps escaped or as an entity.
+fn sign_len(rest: &[u8], sign: char, entity: &[u8]) -> Option<usize> {
+    let plain = [sign as u8];
+    let named = [&plain[..], entity]
+        .into_iter()
+        .find(|way| rest.get(..way.len()).is_some_and(|start| start.eq_ignore_ascii_case(way)));
+    let coded = || view::code(rest).filter(|(_, c)| *c == Some(sign)).map(|(len, _)| len);
+    named.map(<[u8]>::len).or_else(coded)
 }
 
 /// Whether the text before opens a string, so that spaces inside belong to it.

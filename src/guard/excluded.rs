@@ -94,20 +94,11 @@ pub(super) fn has_findings(inspector: &mut Inspector<'_>, text: &str) -> bool {
 }
 
 fn secrets_only(guard: &Guard) -> Guard {
-    let inner = &guard.0;
-    let mut actions = inner.actions.clone();
+    let mut inner = super::Inner { wants_all: false, ..(*guard.0).clone() };
     for kind in Kind::ALL.iter().filter(|kind| !SECRETS.contains(kind)) {
-        actions[*kind as usize] = Action::Allow;
+        inner.actions[*kind as usize] = Action::Allow;
     }
-    Guard(std::sync::Arc::new(super::Inner {
-        policy: inner.policy.clone(),
-        fingerprint: inner.fingerprint.clone(),
-        allowed: inner.allowed.clone(),
-        known: inner.known.clone(),
-        criteria: inner.criteria.clone(),
-        actions,
-        wants_all: false,
-    }))
+    Guard(std::sync::Arc::new(inner))
 }
 
 /// The next part from `at` on.

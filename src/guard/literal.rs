@@ -197,6 +197,11 @@ fn looks_like_json(inner: &str) -> bool {
     matches!(signs.as_str(), s if s.starts_with("{\"") || s.starts_with("{\\\"") || s.starts_with("[\"") || s.starts_with("[\\\"") || s.starts_with("[{"))
 }
 
+/// Whether a byte may be in a name of JavaScript.
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
+}
+
 fn parts(lexer: Lexer, code: &str) -> Vec<Part> {
     let mut walk = Walk { text: code.as_bytes(), at: 0, depth: 0, parts: Vec::new() };
     match lexer {
@@ -246,26 +251,40 @@ impl Walk<'_> {
         self.depth -= 1;
     }
 
-    /// Advances to a character that has no backslash before it, or to the end; with `lines` false at most to the line feed.
-    fn skip_to(&mut self, end: u8, lines: bool) {
-        while self.at < self.text.len() && self.peek(0) != end && (lines || self.peek(0) != b'\n') {
-            self.at += 1 + usize::from(self.peek(0) == b'\\');
+    /// A literal from here up to and including its `end`, or to the end of the line if it may not have `lines`. A backslash
+    /// takes the next character with it; `len` gives the length of any other text, 0 where code begins that `code` reads.
+    fn literal(
+        &mut self,
+        (end, lines): (&[u8], bool),
+        place: Place,
+        len: impl Fn(&Self) -> usize,
+        code: impl Fn(&mut Self),
+    ) {
+        let mut start = self.at;
+        while self.at < self.text.len() && !self.starts(end) && (lines || self.peek(0) != b'\n') {
+            match (self.peek(0), len(self)) {
+                (b'\\', _) => self.at += 2,
+                (_, 0) => {
+                    self.push(start, self.at, place);
+                    code(self);
+                    start = self.at;
+                }
+                (_, len) => self.at += len,
+            }
         }
         self.at = self.at.min(self.text.len());
+        self.push(start, self.at, place);
+        self.at += if self.starts(end) { end.len() } else { 0 };
+    }
+
+    /// A literal without code in it, whose quote is one character.
+    fn quoted(&mut self, quote: u8, lines: bool, place: Place) {
+        self.literal((&[quote], lines), place, |_| 1, |_| ());
     }
 
     /// Advances by one character, if one is left.
     fn step(&mut self) {
         self.at = (self.at + 1).min(self.text.len());
-    }
-
-    /// Bash's commands between backquotes.
-    fn back_quotes(&mut self) {
-        let start = self.at;
-        self.at += 1;
-        self.skip_to(b'`', true);
-        self.step();
-        self.push(start, self.at, Place::Nowhere("it stands between back quotes"));
     }
 
     fn line_comment(&mut self) {
@@ -290,16 +309,12 @@ impl Walk<'_> {
                     }
                     self.python_string();
                 }
-                b'(' | b'[' | b'{' => {
-                    depth += 1;
-                    self.at += 1;
-                }
                 b'}' if inside.is_some() && depth == 0 => return,
-                b')' | b']' | b'}' => {
-                    depth -= i32::from(depth > 0);
+                byte => {
+                    depth +=
+                        i32::from(b"([{".contains(&byte)) - i32::from(b")]}".contains(&byte) && depth > 0);
                     self.at += 1;
                 }
-                _ => self.at += 1,
             }
         }
     }
@@ -332,35 +347,19 @@ impl Walk<'_> {
             false => Place::Escaped { quote, form },
         };
         self.at += quotes.len();
-        let mut start = self.at;
-        while self.at < self.text.len() && !self.starts(quotes) {
-            match self.peek(0) {
-                b'\\' => self.at += 2,
-                b'\n' if quotes.len() == 1 => break,
-                b'{' if formatted && self.peek(1) == b'{' => self.at += 2,
-                b'{' if formatted => {
-                    self.push(start, self.at, place);
-                    let begin = self.at;
-                    self.at += 1;
-                    let kept = self.parts.len();
-                    self.within(|walk| walk.python(Some(quotes)));
-                    // The text in braces is an expression, with a format after its colon.
-                    self.parts.truncate(kept);
-                    self.push(
-                        begin,
-                        self.at,
-                        Place::Nowhere("it stands in the braces of a formatted string"),
-                    );
-                    start = self.at;
-                }
-                _ => self.at += 1,
-            }
-        }
-        self.at = self.at.min(self.text.len());
-        self.push(start, self.at, place);
-        if self.starts(quotes) {
-            self.at += quotes.len();
-        }
+        let len = |walk: &Self| match (walk.peek(0), walk.peek(1)) {
+            (b'{', b'{') if formatted => 2,
+            (b'{', _) if formatted => 0,
+            _ => 1,
+        };
+        self.literal((quotes, quotes.len() > 1), place, len, |walk| {
+            let (begin, kept) = (walk.at, walk.parts.len());
+            walk.at += 1;
+            walk.within(|walk| walk.python(Some(quotes)));
+            // The text in braces is an expression, with a format after its colon.
+            walk.parts.truncate(kept);
+            walk.push(begin, walk.at, Place::Nowhere("it stands in the braces of a formatted string"));
+        });
     }
 
     // ---- JavaScript
@@ -385,32 +384,18 @@ impl Walk<'_> {
                     operand = false;
                 }
                 b'"' | b'\'' => {
-                    self.script_string(byte);
+                    self.at += 1;
+                    self.quoted(byte, false, Place::Escaped { quote: byte, form: Form::Text });
                     operand = false;
                 }
                 b'`' => {
                     self.template(!operand);
                     operand = false;
                 }
-                b'{' => {
-                    depth += 1;
-                    self.at += 1;
-                    operand = true;
-                }
                 b'}' if inside && depth == 0 => return,
-                b'}' => {
-                    depth -= i32::from(depth > 0);
-                    self.at += 1;
-                    operand = true;
-                }
-                b')' | b']' => {
-                    self.at += 1;
-                    operand = false;
-                }
-                b if b.is_ascii_alphanumeric() || b == b'_' || b == b'$' || b >= 0x80 => {
+                b if is_word(b) => {
                     let start = self.at;
-                    while matches!(self.peek(0), b if b.is_ascii_alphanumeric() || b == b'_' || b == b'$' || b >= 0x80)
-                    {
+                    while is_word(self.peek(0)) {
                         self.at += 1;
                     }
                     const BEFORE: [&[u8]; 11] = [
@@ -421,19 +406,12 @@ impl Walk<'_> {
                 }
                 b if b.is_ascii_whitespace() => self.at += 1,
                 _ => {
+                    depth += i32::from(byte == b'{') - i32::from(byte == b'}' && depth > 0);
                     self.at += 1;
-                    operand = true;
+                    operand = !b")]".contains(&byte);
                 }
             }
         }
-    }
-
-    fn script_string(&mut self, quote: u8) {
-        self.at += 1;
-        let start = self.at;
-        self.skip_to(quote, false);
-        self.push(start, self.at, Place::Escaped { quote, form: Form::Text });
-        self.at += usize::from(self.peek(0) == quote);
     }
 
     fn regular_expression(&mut self) {
@@ -461,23 +439,12 @@ impl Walk<'_> {
             false => Place::Escaped { quote: b'`', form: Form::Template },
         };
         self.at += 1;
-        let mut start = self.at;
-        while self.at < self.text.len() && self.peek(0) != b'`' {
-            match self.peek(0) {
-                b'\\' => self.at += 2,
-                b'$' if self.peek(1) == b'{' => {
-                    self.push(start, self.at, place);
-                    self.at += 2;
-                    self.within(|walk| walk.script(true));
-                    start = (self.at + 1).min(self.text.len());
-                    self.at = start;
-                }
-                _ => self.at += 1,
-            }
-        }
-        self.at = self.at.min(self.text.len());
-        self.push(start, self.at, place);
-        self.step();
+        let len = |walk: &Self| usize::from(!walk.starts(b"${"));
+        self.literal((b"`", true), place, len, |walk| {
+            walk.at += 2;
+            walk.within(|walk| walk.script(true));
+            walk.step();
+        });
     }
 
     // ---- Bash
@@ -505,10 +472,7 @@ impl Walk<'_> {
                 }
                 b'$' if self.peek(1) == b'\'' => {
                     self.at += 2;
-                    let start = self.at;
-                    self.skip_to(b'\'', true);
-                    self.push(start, self.at, Place::Escaped { quote: b'\'', form: Form::Dollar });
-                    self.at += 1;
+                    self.quoted(b'\'', true, Place::Escaped { quote: b'\'', form: Form::Dollar });
                 }
                 b'"' => self.double_quoted(),
                 b'$' if self.peek(1) == b'(' => self.substitution(),
@@ -523,15 +487,10 @@ impl Walk<'_> {
                         self.document(&end, dash);
                     }
                 }
-                b'(' => {
-                    depth += 1;
+                _ => {
+                    depth += i32::from(byte == b'(') - i32::from(byte == b')' && depth > 0);
                     self.at += 1;
                 }
-                b')' => {
-                    depth -= i32::from(depth > 0);
-                    self.at += 1;
-                }
-                _ => self.at += 1,
             }
             word = !(byte.is_ascii_whitespace() || matches!(byte, b';' | b'&' | b'|' | b'(' | b')'));
         }
@@ -547,35 +506,29 @@ impl Walk<'_> {
     fn double_quoted(&mut self) {
         let place = Place::Escaped { quote: b'"', form: Form::Double };
         self.at += 1;
-        let mut start = self.at;
-        while self.at < self.text.len() && self.peek(0) != b'"' {
-            match self.peek(0) {
-                b'\\' => self.at += 2,
-                b'$' if self.peek(1) == b'(' => {
-                    self.push(start, self.at, place);
-                    self.substitution();
-                    start = self.at;
+        let code = |walk: &Self| walk.peek(0) == b'`' || walk.starts(b"$(") || walk.starts(b"${");
+        self.literal(
+            (b"\"", true),
+            place,
+            |walk| usize::from(!code(walk)),
+            |walk| match (walk.peek(0), walk.peek(1)) {
+                (b'`', _) => walk.back_quotes(),
+                (_, b'(') => walk.substitution(),
+                _ => {
+                    walk.at += 2;
+                    let begin = walk.at;
+                    let rest = &walk.text[begin..];
+                    walk.at += memchr::memchr(b'}', rest).map_or(rest.len(), |len| len + 1);
+                    walk.push(begin, walk.at, Place::Nowhere("it stands in the braces of a variable"));
                 }
-                b'$' if self.peek(1) == b'{' => {
-                    self.push(start, self.at, place);
-                    let begin = self.at;
-                    let len = memchr::memchr(b'}', &self.text[begin..])
-                        .map_or(self.text.len() - begin, |len| len + 1);
-                    self.at += len;
-                    self.push(begin, self.at, Place::Nowhere("it stands in the braces of a variable"));
-                    start = self.at;
-                }
-                b'`' => {
-                    self.push(start, self.at, place);
-                    self.back_quotes();
-                    start = self.at;
-                }
-                _ => self.at += 1,
-            }
-        }
-        self.at = self.at.min(self.text.len());
-        self.push(start, self.at, place);
-        self.step();
+            },
+        );
+    }
+
+    /// Commands between back quotes.
+    fn back_quotes(&mut self) {
+        self.at += 1;
+        self.quoted(b'`', true, Place::Nowhere("it stands between back quotes"));
     }
 
     /// After `<<`: the word that ends the document, and whether leading tabs are ignored.

@@ -10,11 +10,11 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::container::{self, Seen};
-use super::excluded::Excluded;
 use super::picture::Format;
 use super::policy::OpaqueFiles;
 use super::stream::WITHHELD;
-use super::{Guard, Mode, Numbering, Report, Sanitized, StreamGuard, embedded, picture};
+use super::walk::Walk;
+use super::{Guard, Mode, Numbering, Report, Sanitized, StreamGuard, picture};
 use crate::domain::terminal::{Screen, shown, visible};
 use crate::domain::{
     Attachment, Capture, CodeError, EXIT_STATUS, Ended, Outcome, OutputChunk, Reading, RichResult, StopReason,
@@ -236,19 +236,14 @@ impl OutcomeGuard {
 
     /// Ends the run. A blocked outcome keeps how the run ended, including the exit code, and none of its output.
     pub fn finish(mut self, ended: Ended, stops: Vec<StopReason>, duration: Duration) -> Guarded {
-        let mut rest = Vec::new();
-        let mut stdout = self.stdout.finish(&mut self.numbering);
-        rest.extend(stdout.rest.take().map(OutputChunk::Stdout));
-        self.report.absorb(&stdout.found);
-        let mut stderr = self.stderr.finish(&mut self.numbering);
+        let mut stdout = self.stdout.finish(&mut self.numbering, &mut self.report);
+        let mut stderr = self.stderr.finish(&mut self.numbering, &mut self.report);
+        let mut rest: Vec<_> = stdout.rest.take().map(OutputChunk::Stdout).into_iter().collect();
         rest.extend(stderr.rest.take().map(OutputChunk::Stderr));
-        self.report.absorb(&stderr.found);
         let rewritten = [stdout.rewritten, stderr.rewritten];
         // Text that is overwritten on the terminal may form a value that no single piece contained.
         let [stdout, stderr] = [stdout, stderr].map(|stream| match stream.rewritten {
-            true => {
-                stream.capture.map(|text| again(&self.guard, text, &mut self.numbering, &mut self.report))
-            }
+            true => stream.capture.map(|text| self.guard.run(text, &mut self.numbering, &mut self.report)),
             false => stream.capture,
         });
         let outcome = Outcome {
@@ -283,29 +278,12 @@ impl OutcomeGuard {
         if self.report.mode == Mode::Off {
             return text.to_owned();
         }
-        if let Some(aside) = Excluded::of(text) {
-            let rest = self.pictures_in(&aside.text);
-            let mut report = self.guard.report();
-            let whole = aside.put_back(&rest, &self.guard, &mut self.numbering, &mut report);
-            if let Some(whole) = whole {
-                self.report.absorb(&report);
-                return if self.report.mode == Mode::Enforce { whole } else { text.to_owned() };
-            }
-        }
-        self.pictures_in(text)
-    }
-
-    fn pictures_in(&mut self, text: &str) -> String {
-        let clean = embedded::clean(&mut self.inspector(), text);
-        let clean = self.text(clean.as_deref().unwrap_or(text));
-        if self.report.mode == Mode::Enforce { clean } else { text.to_owned() }
+        let Self { guard, numbering, report, left, .. } = self;
+        Walk { guard, numbering, report, left }.text(None, text)
     }
 
     fn text(&mut self, text: &str) -> String {
-        let mut report = self.guard.report();
-        let out = self.guard.run(text, &mut self.numbering, &mut report);
-        self.report.absorb(&report);
-        out
+        self.guard.run(text, &mut self.numbering, &mut self.report)
     }
 
     fn error(&mut self, error: CodeError) -> CodeError {
@@ -437,14 +415,6 @@ impl Sanitized<Outcome> {
 /// Formats that are read as text, and so as a terminal would show them.
 const READ: [&str; 3] = ["text", "markdown", "latex"];
 
-/// A text that changed its look after it was guarded.
-fn again(guard: &Guard, text: &str, numbering: &mut Numbering, report: &mut Report) -> String {
-    let mut found = guard.report();
-    let out = guard.run(text, numbering, &mut found);
-    report.absorb(&found);
-    out
-}
-
 impl Guard {
     /// Guards an outcome again that was guarded and kept before, as reported in `before`. Earlier replacements stay; a value
     /// that is replaced only now gets a number if it has one already, because only the run that holds the context's turn issues
@@ -501,7 +471,6 @@ struct Streamed {
     capture: Capture,
     /// What was still held back.
     rest: Option<String>,
-    found: Report,
     rewritten: bool,
 }
 
@@ -512,14 +481,15 @@ impl Stream {
         (!ready.is_empty()).then_some(ready)
     }
 
-    fn finish(self, numbering: &mut Numbering) -> Streamed {
+    fn finish(self, numbering: &mut Numbering, report: &mut Report) -> Streamed {
         let Self { guard, mut screen, mut capture } = self;
         let (rest, found) = guard.finish(numbering);
+        report.absorb(&found);
         capture.push(&visible(&screen.push(&rest)));
         let (last, rewritten) = screen.finish();
         capture.push(&visible(&last));
         let rest = Some(rest.into_inner()).filter(|rest| !rest.is_empty());
-        Streamed { capture, rest, found, rewritten }
+        Streamed { capture, rest, rewritten }
     }
 }
 

@@ -3,8 +3,7 @@
 //! Pixels are not read: a number drawn into a plot goes out. A PDF passes whole or not at all, because its parts are
 //! found by their offsets; its plain bytes and deflated streams are scanned. See `docs/guard.md`.
 
-use std::borrow::Cow;
-use std::io::Read as _;
+mod pdf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +11,7 @@ use memchr::memmem;
 
 use super::check::Checker;
 use super::embedded::LENIENT;
-use super::{Action, Guard, Report};
+use super::{Guard, Report};
 
 /// The most bytes that the streams of all PDFs of a run may inflate to; a PDF that exceeds this is withheld.
 pub(super) const MAX_INFLATED: u64 = 32 * 1024 * 1024;
@@ -172,25 +171,32 @@ fn in_base64(bytes: Option<Vec<u8>>) -> Option<String> {
 
 /// A binary format without its text; `None` when the data does not match the format.
 pub(super) fn clean(inspector: &mut Inspector<'_>, format: Format, bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let keep = |keep: bool, part: &[u8]| out.extend_from_slice(if keep { part } else { b"" });
     match format {
-        Format::Png => png(bytes),
-        Format::Jpeg => jpeg(bytes),
-        Format::Gif => gif(bytes),
-        Format::Webp => webp(bytes),
-        Format::Pdf => pdf(inspector, bytes).map(<[u8]>::to_vec),
-    }
+        Format::Png => png(bytes, keep)?,
+        Format::Jpeg => jpeg(bytes, keep)?,
+        Format::Gif => gif(bytes, keep)?,
+        Format::Webp => return webp(bytes),
+        Format::Pdf => return pdf::clean(inspector, bytes).map(<[u8]>::to_vec),
+    };
+    Some(out)
 }
 
 /// How many of the bytes belong to the format, as far as its end can be seen; what follows is something else.
 pub(super) fn length(format: Format, bytes: &[u8]) -> usize {
-    match format {
-        Format::Png => chunks(bytes, |_, _| ()).unwrap_or(bytes.len()),
-        Format::Jpeg => parts(bytes, |_, _| ()).unwrap_or(bytes.len()),
-        Format::Gif => gif_parts(bytes, |_, _| ()).unwrap_or(bytes.len()),
-        Format::Webp => riff_end(bytes).unwrap_or(bytes.len()),
-        Format::Pdf => memmem::rfind(bytes, b"%%EOF").map_or(bytes.len(), |at| at + b"%%EOF".len()),
-    }
+    let end = match format {
+        Format::Png => png(bytes, |_, _| ()),
+        Format::Jpeg => jpeg(bytes, |_, _| ()),
+        Format::Gif => gif(bytes, |_, _| ()),
+        Format::Webp => riff_end(bytes),
+        Format::Pdf => memmem::rfind(bytes, b"%%EOF").map(|at| at + b"%%EOF".len()),
+    };
+    end.unwrap_or(bytes.len())
 }
+
+// The readers of pictures show each part to `see`, with whether it is needed to draw the picture, and return where the picture
+// ends. `None`: it is broken.
 
 /// Chunks of a PNG that make up the picture (W3C PNG section 11); everything else is dropped, including what follows `IEND`.
 const PNG_KEEP: &[&[u8; 4]] = &[
@@ -200,26 +206,15 @@ const PNG_KEEP: &[&[u8; 4]] = &[
 
 const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 
-fn png(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(bytes.len());
-    out.extend_from_slice(SIGNATURE);
-    chunks(bytes, |name, chunk| {
-        if PNG_KEEP.iter().any(|keep| name == *keep) {
-            out.extend_from_slice(chunk);
-        }
-    })?;
-    Some(out)
-}
-
-/// Visits the chunks of a PNG with their names; returns where it ends. `None`: it is broken.
-fn chunks<'a>(png: &'a [u8], mut see: impl FnMut(&'a [u8], &'a [u8])) -> Option<usize> {
+fn png<'a>(png: &'a [u8], mut see: impl FnMut(bool, &'a [u8])) -> Option<usize> {
     let mut rest = png.strip_prefix(SIGNATURE)?;
+    see(true, SIGNATURE);
     loop {
         let (length, _) = rest.split_first_chunk::<4>()?;
         let total = 12usize.checked_add(u32::from_be_bytes(*length) as usize)?;
         let (chunk, after) = rest.split_at_checked(total)?;
         let name = &chunk[4..8];
-        see(name, chunk);
+        see(PNG_KEEP.iter().any(|keep| name == *keep), chunk);
         if name == b"IEND" {
             return Some(png.len() - after.len());
         }
@@ -227,23 +222,12 @@ fn chunks<'a>(png: &'a [u8], mut see: impl FnMut(&'a [u8], &'a [u8])) -> Option<
     }
 }
 
-fn jpeg(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut out = b"\xff\xd8".to_vec();
-    parts(bytes, |marker, part| {
-        if is_picture(marker, part) {
-            out.extend_from_slice(part);
-        }
-    })?;
-    out.extend_from_slice(b"\xff\xd9");
-    Some(out)
-}
-
-/// Visits the segments of a JPEG (ITU-T T.81, B.1.1) with their markers, and the data of each scan as [`SCAN`]; returns where
-/// its first picture ends. `None`: it is broken.
-fn parts<'a>(jpeg: &'a [u8], mut see: impl FnMut(u8, &'a [u8])) -> Option<usize> {
+/// Segments (ITU-T T.81, B.1.1), and the data of each scan.
+fn jpeg<'a>(jpeg: &'a [u8], mut see: impl FnMut(bool, &'a [u8])) -> Option<usize> {
     if !jpeg.starts_with(b"\xff\xd8") {
         return None;
     }
+    see(true, &jpeg[..2]);
     let mut at = 2;
     loop {
         // Any number of these may come before a marker.
@@ -251,7 +235,10 @@ fn parts<'a>(jpeg: &'a [u8], mut see: impl FnMut(u8, &'a [u8])) -> Option<usize>
         at += fill.checked_sub(1)?;
         let marker = *jpeg.get(at + 1)?;
         match marker {
-            0xd9 => return Some(at + 2),
+            0xd9 => {
+                see(true, &jpeg[at..at + 2]);
+                return Some(at + 2);
+            }
             // These have no length and do not belong here.
             0..=1 | 0xd0..=0xd8 => return None,
             _ => {}
@@ -261,7 +248,7 @@ fn parts<'a>(jpeg: &'a [u8], mut see: impl FnMut(u8, &'a [u8])) -> Option<usize>
         if segment.len() < 4 {
             return None;
         }
-        see(marker, segment);
+        see(is_picture(marker, segment), segment);
         at += segment.len();
         if marker == 0xda {
             let data = &jpeg[at..];
@@ -269,57 +256,33 @@ fn parts<'a>(jpeg: &'a [u8], mut see: impl FnMut(u8, &'a [u8])) -> Option<usize>
             let end = memchr::memchr_iter(0xff, data).find(|at| !in_data(data.get(at + 1)))?;
             let data = &data[..end];
             let fill = data.iter().rev().take_while(|byte| **byte == 0xff).count();
-            see(SCAN, &data[..end - fill]);
+            see(true, &data[..end - fill]);
             at += end - fill;
         }
     }
 }
 
-/// The data of a scan, which has no marker of its own.
-const SCAN: u8 = 0;
-
-/// Whether a part of a JPEG is needed to draw it. Of the application segments only the two that define the meaning of its
+/// Whether a segment of a JPEG is needed to draw it. Of the application segments only the two that define the meaning of its
 /// numbers are, and only if they contain nothing more.
-fn is_picture(marker: u8, part: &[u8]) -> bool {
+fn is_picture(marker: u8, segment: &[u8]) -> bool {
     match marker {
-        SCAN | 0xc0..=0xc7 | 0xc9..=0xcf | 0xda..=0xdf => true,
-        0xe0 => part.len() == 18 && part[4..].starts_with(b"JFIF\0"),
-        0xee => part.len() == 16 && part[4..].starts_with(b"Adobe"),
+        0xc0..=0xc7 | 0xc9..=0xcf | 0xda..=0xdf => true,
+        0xe0 => segment.len() == 18 && segment[4..].starts_with(b"JFIF\0"),
+        0xee => segment.len() == 16 && segment[4..].starts_with(b"Adobe"),
         _ => false,
     }
 }
 
-/// A GIF without comments, plain text and application data except the loop count; what follows its end is dropped.
-fn gif(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(bytes.len());
-    gif_parts(bytes, |kind, part| {
-        let keep = match kind {
-            None => true,
-            // How long a frame is shown.
-            Some(0xf9) => part.len() == 8,
-            // Netscape's block: how often the frames are repeated, and nothing else.
-            Some(0xff) => part.len() == 19 && part[3..].starts_with(b"NETSCAPE2.0\x03\x01"),
-            Some(_) => false,
-        };
-        if keep {
-            out.extend_from_slice(part);
-        }
-    })?;
-    Some(out)
-}
-
-/// Visits the parts of a GIF (GIF89a, section 10): `None` for drawing parts, else the label of an extension. Returns where it
-/// ends; `None`: it is broken.
-fn gif_parts<'a>(gif: &'a [u8], mut see: impl FnMut(Option<u8>, &'a [u8])) -> Option<usize> {
+/// The parts of a GIF (GIF89a, section 10). Comments, plain text and application data except the loop count are dropped.
+fn gif<'a>(gif: &'a [u8], mut see: impl FnMut(bool, &'a [u8])) -> Option<usize> {
     let table = |packed: u8| if packed & 0x80 == 0 { 0 } else { 3 << ((packed & 7) + 1) };
-    let head = 13 + table(*gif.get(10)?);
-    see(None, gif.get(..head)?);
-    let mut at = head;
+    let mut at = 13 + table(*gif.get(10)?);
+    see(true, gif.get(..at)?);
     loop {
         let begin = at;
-        let kind = match *gif.get(at)? {
+        let label = match *gif.get(at)? {
             0x3b => {
-                see(None, &gif[at..=at]);
+                see(true, &gif[at..=at]);
                 return Some(at + 1);
             }
             0x2c => {
@@ -340,7 +303,16 @@ fn gif_parts<'a>(gif: &'a [u8], mut see: impl FnMut(Option<u8>, &'a [u8])) -> Op
                 break;
             }
         }
-        see(kind, gif.get(begin..at)?);
+        let part = gif.get(begin..at)?;
+        let drawn = match label {
+            None => true,
+            // How long a frame is shown.
+            Some(0xf9) => part.len() == 8,
+            // Netscape's block: how often the frames are repeated, and nothing else.
+            Some(0xff) => part.len() == 19 && part[3..].starts_with(b"NETSCAPE2.0\x03\x01"),
+            Some(_) => false,
+        };
+        see(drawn, part);
     }
 }
 
@@ -378,323 +350,13 @@ fn riff_end(bytes: &[u8]) -> Option<usize> {
     (end >= 12 && end <= bytes.len()).then_some(end)
 }
 
-/// The text of a JPEG beside its picture; all of one that is broken.
-fn text_segments(jpeg: &[u8]) -> Vec<&[u8]> {
-    let mut segments = Vec::new();
-    let end = parts(jpeg, |marker, part| {
-        if !is_picture(marker, part) {
-            segments.push(part);
-        }
-    });
-    match end {
-        Some(end) => segments.push(&jpeg[end..]),
-        None => segments = vec![jpeg],
-    }
-    segments
-}
-
-/// A PDF without findings: neither in its plain bytes nor in its inflated streams (ISO 32000-1, 7.3.8), with
-/// its strings and names decoded. Text that it draws letter by letter or by a font's own numbers is not seen.
-fn pdf<'a>(inspector: &mut Inspector<'_>, bytes: &'a [u8]) -> Option<&'a [u8]> {
-    memmem::find(&bytes[..bytes.len().min(1024)], PDF)?;
-    let mut reader = Reader::new(inspector.guard);
-    let whole = reader.document(bytes, inspector.left).is_some();
-    let checked = reader.checker.finish();
-    let report = &checked.report;
-    let clean = checked.findings.is_empty() && report.errors == 0 && report.withheld == 0;
-    inspector.report.absorb(report);
-    (whole && clean).then_some(bytes)
-}
-
-/// Reads a PDF as text, piece by piece.
-struct Reader {
-    checker: Checker,
-    /// Whether the first finding decides.
-    any: bool,
-    text: String,
-}
-
-impl Reader {
-    fn new(guard: &Guard) -> Self {
-        let any = !guard.policy().actions.values().any(|action| *action == Action::Block);
-        Self { checker: Checker::new(guard), any, text: String::new() }
-    }
-
-    /// Scans a document; `None`: something is found, or it cannot be inspected.
-    fn document(&mut self, bytes: &[u8], left: &mut u64) -> Option<()> {
-        let (mut at, mut end) = (0, 0);
-        while let Some(word) = memmem::find(&bytes[at..], b"stream") {
-            let start = at + word + b"stream".len();
-            let head = &bytes[at..start];
-            self.plain(head)?;
-            if end < start {
-                end = memmem::find(&bytes[start..], b"endstream").map_or(bytes.len(), |len| start + len);
-            }
-            let feeds = bytes[start..end].iter().take(2).take_while(|byte| matches!(byte, b'\r' | b'\n'));
-            let body = &bytes[start + feeds.count()..end];
-            let dictionary = Dictionary::before(head);
-            if dictionary.hides() {
-                return None;
-            }
-            if self.read(body, &dictionary, left)? {
-                at = bytes.len().min(end + b"endstream".len());
-            } else if dictionary.attached() && std::str::from_utf8(body).is_err() {
-                return None;
-            } else {
-                // It is scanned as it is. The word may have been in a comment, with the stream beginning after it.
-                at = start;
-            }
-            self.push(b"\n")?;
-        }
-        self.plain(&bytes[at..])?;
-        self.flush()
-    }
-
-    /// The text outside streams. `None`: something is found, or the document is encrypted.
-    fn plain(&mut self, bytes: &[u8]) -> Option<()> {
-        let names = named(bytes);
-        let ends = |at: usize| !names.get(at + 8).is_some_and(u8::is_ascii_alphanumeric);
-        if memmem::find_iter(&names, b"/Encrypt").any(ends) {
-            return None;
-        }
-        self.push(&unescaped(bytes))?;
-        self.push(b"\n")
-    }
-
-    /// Scans the content of a stream; `Some(false)`: it needs no decoding.
-    fn read(&mut self, body: &[u8], dictionary: &Dictionary<'_>, left: &mut u64) -> Option<bool> {
-        if body.starts_with(b"\xff\xd8\xff") {
-            for text in text_segments(body) {
-                self.push(text)?;
-                self.push(b"\n")?;
-            }
-            return Some(true);
-        }
-        if zlib(body) {
-            return self.inflated(body, dictionary.attached(), left);
-        }
-        let Some(ascii) = ascii85(body, left)? else { return Some(false) };
-        if zlib(&ascii) {
-            return self.inflated(&ascii, dictionary.attached(), left);
-        }
-        if dictionary.ways().starts_with('a') {
-            self.push(&unescaped(&ascii))?;
-            self.push(b"\n")?;
-        }
-        Some(false)
-    }
-
-    /// Takes bytes as text, with a `?` for each that is not.
-    fn push(&mut self, bytes: &[u8]) -> Option<()> {
-        for piece in bytes.utf8_chunks() {
-            let mut valid = piece.valid();
-            while !valid.is_empty() {
-                let (now, later) = valid.split_at(valid.floor_char_boundary(PIECE));
-                self.text.push_str(now);
-                valid = later;
-                if self.text.len() >= PIECE {
-                    self.flush()?;
-                }
-            }
-            self.text.extend(piece.invalid().iter().map(|_| '?'));
-            if self.text.len() >= PIECE {
-                self.flush()?;
-            }
-        }
-        Some(())
-    }
-
-    fn flush(&mut self) -> Option<()> {
-        self.checker.push(&self.text);
-        self.text.clear();
-        let report = self.checker.report();
-        let found = report.blocked || report.errors > 0 || self.any && report.total() > 0;
-        (!found).then_some(())
-    }
-
-    /// Takes the content of a deflated stream; whether it is one. `attached` content must be text.
-    fn inflated(&mut self, body: &[u8], attached: bool, left: &mut u64) -> Option<bool> {
-        let mut stream = flate2::bufread::ZlibDecoder::new(body);
-        let mut piece = vec![0; PIECE];
-        let (mut kept, mut any) = (0, false);
-        loop {
-            // Readers repair a broken end: the bytes before it count.
-            let read = stream.read(&mut piece[kept..]).unwrap_or(0);
-            spend(left, read)?;
-            let have = kept + read;
-            let end = if read == 0 { have } else { have - begun(&piece[..have]) };
-            if attached && std::str::from_utf8(&piece[..end]).is_err() {
-                return None;
-            }
-            let seen = if attached { Cow::Borrowed(&piece[..end]) } else { unescaped(&piece[..end]) };
-            self.push(&seen)?;
-            piece.copy_within(end..have, 0);
-            kept = have - end;
-            any |= read > 0;
-            if read == 0 {
-                return Some(any);
-            }
-        }
-    }
-}
-
-/// Spends part of the inflation budget; `None`: it is exhausted.
-fn spend(left: &mut u64, bytes: usize) -> Option<()> {
-    let rest = left.checked_sub(bytes as u64);
-    *left = rest.unwrap_or(0);
-    rest.map(|_| ())
-}
-
-/// The dictionary before a stream, which says how to read it (ISO 32000-1, 7.3.8).
-struct Dictionary<'a>(Cow<'a, [u8]>);
-
-impl<'a> Dictionary<'a> {
-    fn before(head: &'a [u8]) -> Self {
-        const MAX: usize = 4096;
-        if head.ends_with(b"end") {
-            return Self(Cow::Borrowed(b""));
-        }
-        let near = &head[head.len().saturating_sub(MAX)..];
-        Self(named(&near[memmem::rfind(near, b"obj").unwrap_or(0)..]))
-    }
-
-    /// Its names, each with what comes before the next.
-    fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let ends = |byte: &u8| byte.is_ascii_whitespace() || b"\0()<>[]{}%".contains(byte);
-        self.0.split(|byte| *byte == b'/').skip(1).map(move |entry| {
-            let (name, value) = entry.split_at(entry.iter().position(ends).unwrap_or(entry.len()));
-            (name, value.trim_ascii_start())
-        })
-    }
-
-    fn names(&self, name: &[u8]) -> bool {
-        self.entries().any(|(known, _)| known == name)
-    }
-
-    /// Whether the stream is a file of its own.
-    fn attached(&self) -> bool {
-        self.names(b"EmbeddedFile")
-    }
-
-    /// Its encodings, a letter for each filter: `a` for ASCII85, `f` for deflate, `?` for one that is not supported.
-    fn ways(&self) -> String {
-        let way = |(name, _): (&[u8], &[u8])| match name {
-            b"ASCII85Decode" | b"A85" => Some('a'),
-            b"FlateDecode" | b"Fl" => Some('f'),
-            b"LZWDecode" | b"LZW" | b"RunLengthDecode" | b"RL" | b"ASCIIHexDecode" | b"AHx" | b"Crypt" => {
-                Some('?')
-            }
-            _ => None,
-        };
-        self.entries().filter_map(way).collect()
-    }
-
-    /// Whether its encoding is not supported, and it is not a picture.
-    fn hides(&self) -> bool {
-        let first = |value: &[u8]| value.iter().find(|byte| **byte != b'[' && **byte != b' ').copied();
-        let elsewhere = |(name, value): (&[u8], &[u8])| match name {
-            b"Filter" | b"DecodeParms" => first(value).is_some_and(|byte| byte.is_ascii_digit()),
-            // The numbers of an object table are not text; 1 is none.
-            b"Predictor" => {
-                !self.names(b"XRef") && value.split(|byte| !byte.is_ascii_digit()).next() != Some(b"1")
-            }
-            _ => false,
-        };
-        !self.names(b"Image")
-            && (!["", "a", "f", "af"].contains(&&*self.ways()) || self.entries().any(elsewhere))
-    }
-}
-
-/// Bytes with their names (ISO 32000-1, 7.3.5) decoded: `/Encr#79pt`.
-fn named(bytes: &[u8]) -> Cow<'_, [u8]> {
-    decoding(bytes, b'#', |rest| {
-        let digit = |at: usize| char::from(*rest.get(at)?).to_digit(16);
-        Some((2, Some((digit(0)? << 4 | digit(1)?) as u8)))
-    })
-}
-
-/// Bytes with their strings (ISO 32000-1, 7.3.4.2) decoded: `\100`, `\(`, a continued line.
-fn unescaped(bytes: &[u8]) -> Cow<'_, [u8]> {
-    decoding(bytes, b'\\', |rest| {
-        let octal = rest.iter().take(3).take_while(|byte| matches!(byte, b'0'..=b'7'));
-        let (digits, code) =
-            octal.fold((0, 0), |(digits, code), byte| (digits + 1, code << 3 | u32::from(byte - b'0')));
-        match rest {
-            _ if digits > 0 => Some((digits, Some(code as u8))),
-            [byte @ (b'(' | b')'), ..] => Some((1, Some(*byte))),
-            [b'\r', b'\n', ..] => Some((2, None)),
-            [b'\r' | b'\n', ..] => Some((1, None)),
-            _ => None,
-        }
-    })
-}
-
-/// Bytes with each escape that begins with `sign` decoded: `code` gives the length after the sign, and the decoded bytes.
-fn decoding(bytes: &[u8], sign: u8, code: impl Fn(&[u8]) -> Option<(usize, Option<u8>)>) -> Cow<'_, [u8]> {
-    let (mut out, mut done) = (Vec::new(), 0);
-    for at in memchr::memchr_iter(sign, bytes) {
-        let Some((len, byte)) = code(&bytes[at + 1..]).filter(|_| at >= done) else { continue };
-        out.extend_from_slice(&bytes[done..at]);
-        out.extend(byte);
-        done = at + 1 + len;
-    }
-    if done == 0 {
-        return Cow::Borrowed(bytes);
-    }
-    out.extend_from_slice(&bytes[done..]);
-    Cow::Owned(out)
-}
-
-/// How many bytes at the end begin an unfinished character or escape.
-fn begun(bytes: &[u8]) -> usize {
-    let last = bytes.iter().rev().zip(1..=3);
-    let begins = |byte: u8, back: u32| byte == b'\\' || byte.leading_ones() > back;
-    last.filter(|(byte, back)| begins(**byte, *back)).map(|(_, back)| back as usize).last().unwrap_or(0)
-}
-
-/// Whether bytes begin like a zlib stream (RFC 1950, section 2.2).
-fn zlib(bytes: &[u8]) -> bool {
-    matches!(bytes, [method, flags, ..] if method & 15 == 8 && (u16::from(*method) << 8 | u16::from(*flags)) % 31 == 0)
-}
-
-/// ASCII85 as in PDF (ISO 32000-1, 7.4.3); `Some(None)` when it is something else, `None` when it decodes to more than
-/// the budget allows.
-fn ascii85(text: &[u8], left: &mut u64) -> Option<Option<Vec<u8>>> {
-    let mut out = Vec::new();
-    let mut group = Vec::with_capacity(5);
-    let push = |group: &[u8], keep: usize, out: &mut Vec<u8>| {
-        let value =
-            (0..5).fold(0u64, |sum, at| sum * 85 + group.get(at).map_or(84, |digit| u64::from(*digit)));
-        out.extend_from_slice(&(value as u32).to_be_bytes()[..keep]);
-    };
-    for byte in text.iter().filter(|byte| !byte.is_ascii_whitespace()) {
-        match byte {
-            b'~' => break,
-            b'z' if group.is_empty() => {
-                spend(left, 4)?;
-                out.extend_from_slice(&[0; 4]);
-            }
-            b'!'..=b'u' => group.push(byte - b'!'),
-            _ => return Some(None),
-        }
-        if group.len() == 5 {
-            spend(left, 4)?;
-            push(&group, 4, &mut out);
-            group.clear();
-        }
-    }
-    if group.len() > 1 {
-        push(&group, group.len() - 1, &mut out);
-    }
-    Some(Some(out))
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use std::io::Write as _;
 
+    use super::pdf::Reader;
     use super::*;
-    use crate::guard::{Kind, Numbering, OutcomeGuard, OutputLimits, Policy};
+    use crate::guard::{Action, Kind, Numbering, OutcomeGuard, OutputLimits, Policy};
 
     /// With its own guard, budget and report.
     fn with<T>(see: impl FnOnce(&mut Inspector<'_>) -> T) -> (T, Report) {

@@ -1,6 +1,7 @@
 //! What was found: kinds, counts, lengths, rule ids. Never the text, nor a part or plain hash of it.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,13 @@ pub struct Tally {
     pub count: u64,
     /// Bytes of the replaced values in total.
     pub bytes: u64,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.bytes += other.bytes;
+    }
 }
 
 /// Findings of one rule with the same action.
@@ -40,8 +48,7 @@ impl Found {
     pub(super) fn take(&mut self, other: &Self) -> bool {
         let same = (self.rule, self.action) == (other.rule, other.action);
         if same {
-            self.tally.count += other.tally.count;
-            self.tally.bytes += other.tally.bytes;
+            self.tally += other.tally;
             self.decoded += other.decoded;
         }
         same
@@ -120,9 +127,7 @@ impl Report {
         let Found { rule, kind, action, tally, decoded } = found;
         let (rule, _) = guard.described(rule);
         let tallies = if self.mode == Mode::Enforce { &mut self.findings } else { &mut self.would_redact };
-        let sum = tallies.entry(kind).or_default();
-        sum.count += tally.count;
-        sum.bytes += tally.bytes;
+        *tallies.entry(kind).or_default() += tally;
         self.decoded += decoded;
         add(&mut self.rules, rule, tally.count);
         if self.mode == Mode::Enforce {
@@ -136,19 +141,13 @@ impl Report {
         for (mine, theirs) in
             [(&mut self.findings, &other.findings), (&mut self.would_redact, &other.would_redact)]
         {
-            for (kind, tally) in theirs {
-                let sum = mine.entry(*kind).or_default();
-                sum.count += tally.count;
-                sum.bytes += tally.bytes;
-            }
+            theirs.iter().for_each(|(kind, tally)| *mine.entry(*kind).or_default() += *tally);
         }
         for (kind, count) in &other.allowed {
             *self.allowed.entry(*kind).or_default() += count;
         }
         for (mine, theirs) in [(&mut self.rules, &other.rules), (&mut self.actions, &other.actions)] {
-            for (name, count) in theirs {
-                *mine.entry(name.clone()).or_default() += count;
-            }
+            theirs.iter().for_each(|(name, count)| add(mine, name, *count));
         }
         self.decoded += other.decoded;
         self.forged += other.forged;

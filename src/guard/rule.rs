@@ -204,10 +204,14 @@ pub(super) const RESOLVED: RuleId = KNOWN - 1;
 /// Name and description of the rule of a finding.
 pub(super) fn described(id: RuleId) -> (&'static str, &'static str) {
     match id {
-        KNOWN => ("known-secret", "a value that the server holds or that the policy names, in one of several forms"),
-        RESOLVED => {
-            ("resolved-value", "a value that the run's code was given for a placeholder, in one of several forms")
-        }
+        KNOWN => (
+            "known-secret",
+            "a value that the server holds or that the policy names, in one of several forms",
+        ),
+        RESOLVED => (
+            "resolved-value",
+            "a value that the run's code was given for a placeholder, in one of several forms",
+        ),
         _ => (&RULES.list[usize::from(id)].id, &RULES.list[usize::from(id)].what),
     }
 }

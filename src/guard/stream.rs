@@ -208,7 +208,7 @@ impl Engine {
         let found = catch_unwind(AssertUnwindSafe(|| {
             let mut findings = named_value(name, &whole, start, &guard.0.criteria);
             // An allowed finding must not keep the rest from being scanned.
-            findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
+            settled(guard, &mut findings);
             if !findings.is_empty() {
                 guard.0.known.find(whole.as_bytes(), (start, whole.len()), &mut findings);
                 settled(guard, &mut findings);
@@ -216,17 +216,15 @@ impl Engine {
             findings
         }));
         match found {
-            Ok(findings) if findings.is_empty() => self.drain(&whole, start, true, numbering, &mut out),
+            Ok(findings) if findings.is_empty() => {
+                self.drain(&whole, start, true, numbering, &mut out);
+            }
             Ok(findings) => {
                 self.plain = false;
                 self.emit(&whole, (start, whole.len()), &findings, numbering, &mut out);
-                whole.len()
             }
-            Err(_) => {
-                self.fail(&mut out);
-                whole.len()
-            }
-        };
+            Err(_) => self.fail(&mut out),
+        }
         out
     }
 
@@ -445,29 +443,20 @@ impl Engine {
         whole.push_str(&self.tail);
         let from = whole.len();
         whole.push_str(&out[before..]);
-        let replaced = self.look_again_at(&whole, from, before, numbering, out);
-        self.again = whole;
-        replaced
-    }
-
-    fn look_again_at(
-        &mut self,
-        whole: &str,
-        from: usize,
-        before: usize,
-        numbering: &mut Numbering,
-        out: &mut String,
-    ) -> bool {
-        let Some(more) = self.find(whole, from, whole.len(), false) else {
+        let more = self.find(&whole, from, whole.len(), false);
+        if more.as_ref().is_none_or(|more| !more.is_empty()) {
             out.truncate(before);
-            self.fail(out);
-            return false;
-        };
-        if more.is_empty() {
-            return false;
         }
-        out.truncate(before);
-        self.replace(whole, (from, whole.len()), &more, false, numbering, out).is_some()
+        let replaced = match more {
+            Some(more) if more.is_empty() => None,
+            Some(more) => self.replace(&whole, (from, whole.len()), &more, false, numbering, out),
+            None => {
+                self.fail(out);
+                None
+            }
+        };
+        self.again = whole;
+        replaced.is_some()
     }
 
     fn replace(
@@ -479,15 +468,13 @@ impl Engine {
         numbering: &mut Numbering,
         out: &mut String,
     ) -> Option<usize> {
-        let numbered = self.numbered;
-        // Later findings have other offsets in the original text.
-        let places = self.places.as_mut().filter(|_| first);
         let tools = Tools {
             guard: &self.guard,
-            numbered,
+            numbered: self.numbered,
             numbering,
             report: &mut self.report,
-            places,
+            // Later findings have other offsets in the original text.
+            places: self.places.as_mut().filter(|_| first),
             plain: first && self.plain,
             strings: self.strings,
         };

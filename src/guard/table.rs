@@ -6,9 +6,11 @@
 //! and come in any pieces.
 
 mod fields;
+mod fixed;
 mod head;
 mod named;
 mod prefilter;
+mod series;
 
 use std::sync::Arc;
 
@@ -20,14 +22,15 @@ use super::reading::{Reading, line_end, next_quote, without_end};
 use super::redact::settle;
 use super::rule::{RULES, RuleId};
 use super::scan::{Finding, Scratch, Watch, holds_placeholder, placeholder_around, scan};
-use super::stream::WINDOW;
 use super::{Guard, view};
 use fields::{
-    doubled, find_ignoring_case, names_of_sql, segments, span_of, split, strip_ignoring_case, tuples, unquoted,
-    words,
+    doubled, find_ignoring_case, names_of_sql, segments, span_of, split, strip_ignoring_case, tuples,
+    unquoted, words,
 };
+use fixed::frame_row;
 use head::{find_head, is_name, without_lead};
 use named::{assigned, elements, marked_row, named_row, printed, side_row};
+pub(super) use series::may_be_series;
 
 /// The longest line that is a head or a row of fixed width.
 const LONGEST_LINE: usize = 8000;
@@ -42,10 +45,6 @@ const MAX_CELLS: usize = 256;
 /// The number of successive lines that do not fit after which a table ends: with separated fields, and of fixed
 /// width.
 const MISFITS: [u8; 2] = [4, 9];
-/// The most lines of a `Series` that come before its name; pandas prints 60.
-const SERIES: usize = 64;
-/// The most bytes between a value and the end of its name: less than a stream waits for.
-const LONGEST_SERIES: usize = 12 * 1024;
 /// The longest name before a value on its line, and of a column.
 const LONGEST_NAME: usize = 41;
 /// How often a line is read again after something was found in it.
@@ -151,59 +150,6 @@ struct Column {
     end: usize,
 }
 
-/// Whether the end of `text[start..end]` may belong to a `Series` whose name is still to come; returns where that begins.
-pub(super) fn may_be_series(text: &str, start: usize, end: usize) -> Option<usize> {
-    let (mut at, mut first) = (end, None);
-    for line in series_tail(&text[start..end]) {
-        at -= line.len();
-        if text.len() - at >= WINDOW {
-            break;
-        }
-        if series_value(line).is_some_and(|span| needs_its_name(line, span)) {
-            first = Some(at);
-        }
-    }
-    first
-}
-
-/// Whether a value in a line of a `Series` may be one that only its name makes personal or secret: it has digits or punctuation
-/// of passwords, or is a word after a number or the name of a secret. Text waits for the name of no other, so the name applies to
-/// no other.
-fn needs_its_name(line: &str, (from, to): Span) -> bool {
-    let value = &line[from..to];
-    let decimal = value.contains('.') && value.replace(',', "").parse::<f64>().is_ok();
-    let sign = |byte: u8| byte.is_ascii_digit() || b"!#$%&*?@^~".contains(&byte);
-    let numbered = || line[..from].trim().bytes().all(|byte| byte.is_ascii_digit());
-    let labelled = || numbered() || !secret_label(line, (from, to)).is_empty();
-    !decimal
-        && value.bytes().filter(u8::is_ascii_alphanumeric).count() >= 6
-        && (value.bytes().any(sign) || !value.contains(' ') && labelled())
-}
-
-/// The meaning that the label of a line of a `Series` gives the value after it, if that is a secret.
-fn secret_label(line: &str, (from, _): Span) -> Meaning {
-    let meant = heads::meaning(line[..from].trim());
-    if heads::only_secret(meant) { meant } else { &[] }
-}
-
-fn is_dots(line: &str) -> bool {
-    matches!(line.trim(), ".." | "...")
-}
-
-/// The value in a line of a `Series`: after the last gap of two or more spaces. The labels before it are not checked,
-/// so the line is read the same whether they are hidden or not.
-fn series_value(line: &str) -> Option<Span> {
-    let line = line.trim_end();
-    let gap = line.rfind("  ")?;
-    (!line[..gap].trim_start().is_empty()).then_some((gap + 2, line.len()))
-}
-
-/// The meaning that the line after a `Series` gives its values: `Name: ssn, dtype: object`.
-fn series_name(line: &str) -> Option<Meaning> {
-    let (name, rest) = line.strip_prefix("Name: ")?.split_once(", ")?;
-    (rest.starts_with("dtype: ") || rest.starts_with("Length: ")).then(|| heads::meaning(name))
-}
-
 /// The bars between the cells of a box.
 const BARS: [char; 7] = ['|', '│', '┃', '║', '┆', '┇', '┊'];
 
@@ -253,29 +199,6 @@ pub(super) fn finding(start: usize, end: usize, rule: RuleId) -> Finding {
     Finding { start, end, kind: RULES.list[usize::from(rule)].kind, rule, decoded: false }
 }
 
-/// The values of each `Series` in a piece whose name has a meaning, and that meaning.
-fn find_series(text: &str, (start, end): Span, out: &mut Vec<(Span, Meaning)>) {
-    out.clear();
-    // The name comes after the values, perhaps in the next piece.
-    let ahead = &text.as_bytes()[start..text.len().min(end + LONGEST_SERIES)];
-    for feed in memchr::memmem::find_iter(ahead, b"\nName: ") {
-        let at = start + feed + 1;
-        let line = text[at..].split_inclusive('\n').next().unwrap_or_default();
-        if let Some(meant) = series_name(line.trim_end()) {
-            let values: usize = series_tail(&text[start..at]).map(str::len).sum();
-            out.push(((at - values, at), meant));
-        }
-    }
-}
-
-/// The possible lines of a `Series` at the end of a text, the last first.
-fn series_tail(text: &str) -> impl Iterator<Item = &str> {
-    let near =
-        |line: &&str| line.as_ptr() as usize + LONGEST_SERIES >= text.as_bytes().as_ptr_range().end as usize;
-    let tail = text.split_inclusive('\n').rev().take(SERIES - 1).take_while(near);
-    tail.take_while(|line| series_value(line).is_some() || is_dots(line))
-}
-
 /// A line of a text.
 #[derive(Clone, Copy)]
 struct Line<'a> {
@@ -313,7 +236,7 @@ impl Tables {
         let mut words = std::mem::take(&mut self.words);
         words.fill(bytes, (start, end), guard.0.wants_all, blocks);
         let mut all_series = std::mem::take(&mut self.series);
-        find_series(text, (start, end), &mut all_series);
+        series::find(text, (start, end), &mut all_series);
         let (mut words_left, mut openers) = (&words.places[..], &words.openers[..]);
         let (mut tags, mut series) = (&words.tags[..], &all_series[..]);
         out.sort_unstable_by_key(|found| found.start);
@@ -754,10 +677,10 @@ impl State {
         counts: &mut Vec<Span>,
     ) {
         if let Some(named) = series
-            && let Some(span) = series_value(line).filter(|span| needs_its_name(line, *span))
+            && let Some(span) = series::value(line).filter(|span| series::needs_its_name(line, *span))
         {
-            let meant = if named.is_empty() { secret_label(line, span) } else { named };
-            series_row(meant, line, span, found);
+            let meant = if named.is_empty() { series::secret_label(line, span) } else { named };
+            series::row(meant, line, span, found);
             // A row of the frame above may look like one.
             if self.head.is_none() && !meant.is_empty() {
                 return;
@@ -1156,127 +1079,4 @@ fn may_begin_head(line: &str) -> bool {
     let sign = |first: u8| b"|\"'#_(,;.\t[!\\&:>+*=-/".contains(&first);
     line.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric() || first >= 0x80 || sign(first))
         && !comment
-}
-
-/// The value of a row of a `Series`, or each of a list of them, as groups have it.
-fn series_row(meant: Meaning, line: &str, (start, end): Span, found: &mut Found<'_>) {
-    let value = &line[start..end];
-    let items = if value.starts_with('[') { words(value) } else { vec![(0, value.len())] };
-    for (from, to) in items {
-        let item = value[from..to].trim_start_matches('[').trim_end_matches([',', ']']);
-        found.cell(meant, line, span_of(item, line), Place::Wide);
-    }
-}
-
-/// A row of fixed width. Where words come before the head alone, as with `print("found:", frame)`, rows end further left by
-/// the width of those words.
-fn frame_row(head: &Head, gaps: bool, line: &str, found: &mut Found<'_>) -> bool {
-    if line.len() > LONGEST_LINE {
-        return false;
-    }
-    let shifted = || {
-        let end = head.columns.last()?.end;
-        let shift = end.checked_sub(line.trim_end().chars().count()).filter(|shift| *shift > 0)?;
-        // A password looks like any word, and lines of code end anywhere.
-        let sure = head.lead.is_some_and(|lead| (lead..lead + 2).contains(&shift));
-        let mut columns = head.columns.clone();
-        for column in &mut columns {
-            column.start = column.start.saturating_sub(shift);
-            column.end = column.end.saturating_sub(shift);
-            if !sure && heads::only_secret(column.meant) {
-                column.meant = &[];
-            }
-        }
-        Some(columns)
-    };
-    fixed_row(&head.columns, gaps, line, found)
-        || shifted().is_some_and(|columns| fixed_row(&columns, gaps, line, found))
-}
-
-/// Whether the cells of a row are apart, as required for secrets: with a gap between two, or each at the end of its head. Where
-/// the only gap of the head is before its first name, an index is below that.
-fn stands_apart(columns: &[Column], gaps: bool, line: &str, parts: usize) -> bool {
-    if !gaps {
-        return false;
-    }
-    let by_index = columns.windows(2).all(|pair| pair[1].start <= pair[0].end + 1);
-    if parts > 1 && !by_index {
-        return true;
-    }
-    let words = words(line);
-    let char = |at: usize| line[..at].chars().count();
-    let each = || words.iter().zip(columns).all(|(word, column)| char(word.1) == column.end);
-    let indexed = words.first().is_some_and(|(from, to)| {
-        let number = line[*from..*to].bytes().all(|byte| byte.is_ascii_digit());
-        *from < columns[0].start && (*from < 4 || number)
-    });
-    (parts > 1 || words.len() > 1 && words.len() == columns.len() && each()) && (indexed || !by_index)
-}
-
-/// A row under a head of fixed width: the text under each meaningful head is tried whole, then cut where the
-/// heads beside it end or begin, because a table may be aligned to either side.
-fn fixed_row(columns: &[Column], gaps: bool, line: &str, found: &mut Found<'_>) -> bool {
-    let digits = || line.bytes().filter(u8::is_ascii_digit).count();
-    let numeric = |column: &Column| heads::needs_digits(column.meant);
-    if columns.iter().all(numeric) && digits() < FEWEST_DIGITS {
-        return false;
-    }
-    let ascii = line.is_ascii();
-    let places: Vec<usize> = if ascii { Vec::new() } else { line.char_indices().map(|(at, _)| at).collect() };
-    // Converts characters to bytes.
-    let byte =
-        |at: usize| if ascii { at.min(line.len()) } else { places.get(at).copied().unwrap_or(line.len()) };
-    let char = |at: usize| if ascii { at } else { places.partition_point(|place| *place < at) };
-    let blank = |at: usize| line.as_bytes().get(byte(at)).is_none_or(|byte| *byte == b' ');
-    let parts: Vec<Span> = segments(line).iter().map(|(start, end)| (char(*start), char(*end))).collect();
-    let place = if stands_apart(columns, gaps, line, parts.len()) { Place::Wide } else { Place::Alone };
-    let mut any = false;
-    for (at, column) in columns.iter().enumerate().filter(|(_, column)| !column.meant.is_empty()) {
-        let under = |part: &&Span| columns.len() == 1 || part.0 < column.end && part.1 > column.start;
-        let secret = heads::only_secret(column.meant);
-        // A row that is wider than its head has the same order.
-        let alike = parts.len() == columns.len() && gaps && !parts.iter().any(|part| under(&part));
-        let own_part = |nth: usize, part: &&Span| if alike { nth == at } else { under(part) };
-        let those = parts.iter().enumerate().filter(|(nth, part)| own_part(*nth, part));
-        let hit = those.map(|(_, part)| part).find_map(|&(x, y)| {
-            let left = columns[..at]
-                .iter()
-                .map(|other| other.end)
-                .filter(|end| (x..y).contains(end) && blank(*end))
-                .max();
-            let from = left.map_or(x, |end| end + 1);
-            let next = columns[at + 1..]
-                .iter()
-                .map(|other| other.start)
-                .find(|start| x < *start && *start <= y && blank(*start - 1));
-            let own = if column.start >= x && (column.start == 0 || blank(column.start - 1)) {
-                column.start
-            } else {
-                from
-            };
-            let to = if column.end < y && blank(column.end) { column.end } else { y };
-            let before_next = next.map_or(y, |start| start - 1);
-            let tries = [(from, to.min(before_next)), (own, before_next), (x, y), (from, y), (own, y)];
-            let inner = words(&line[byte(x)..byte(y)]);
-            let touching = inner
-                .iter()
-                .map(|(start, end)| (char(byte(x) + start), char(byte(x) + end)))
-                .filter(|word| word.0 < column.end && word.1 > column.start);
-            tries.into_iter().chain(touching).filter(|(start, end)| start < end).find_map(|(start, end)| {
-                let base = byte(start);
-                let ((from, to), rule) = heads::cell(column.meant, &line[base..byte(end)], place)?;
-                // pandas puts left-aligned values one space after their head.
-                let shift = char(base + from).checked_sub(column.start);
-                let end = char(base + to);
-                let to_next = columns.get(at + 1).is_some_and(|next| next.start == end + 1);
-                let aligned = matches!(shift, Some(0 | 1)) || end == column.end || to_next;
-                (!secret || aligned).then_some((base + from, base + to, rule))
-            })
-        });
-        if let Some((from, to, rule)) = hit {
-            found.out.push(finding(found.line + from, found.line + to, rule));
-            any = true;
-        }
-    }
-    any
 }

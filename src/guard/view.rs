@@ -11,16 +11,8 @@ pub(super) struct View {
 }
 
 /// For each byte whether it begins or continues letters that are not decoded: those of most scripts.
-static LETTERS: [bool; 256] = {
-    let mut letters = [false; 256];
-    let mut byte = 0x80;
-    while byte < 256 {
-        letters[byte] =
-            matches!(byte, 0x80..=0xbf | 0xc3..=0xcc | 0xce..=0xd7 | 0xda | 0xdc..=0xe0 | 0xe4..=0xee);
-        byte += 1;
-    }
-    letters
-};
+static LETTERS: [bool; 256] =
+    bytes!(0x80..=0xbf | 0xc3..=0xcc | 0xce..=0xd7 | 0xda | 0xdc..=0xe0 | 0xe4..=0xee);
 
 /// Whether the odd byte at `at` hides something, or is only a percent sign or an accented letter.
 #[inline]
@@ -72,18 +64,8 @@ fn may_hide(text: &[u8], at: usize) -> bool {
 
 /// Whether a text needs no decoding, except for what programs write with a percent sign, a backslash or an ampersand.
 pub(super) fn reads_as_it_is(text: &[u8]) -> bool {
-    static MAY_HIDE: [bool; 256] = {
-        let mut bytes = [false; 256];
-        let mut byte = 0;
-        while byte < 256 {
-            bytes[byte] = matches!(
-                byte,
-                0..=8 | 0x1b | 0x7f | 0xc2 | 0xcd | 0xd8 | 0xd9 | 0xdb | 0xe1..=0xe3 | 0xef | 0xf0 | 0xf3
-            );
-            byte += 1;
-        }
-        bytes
-    };
+    static MAY_HIDE: [bool; 256] =
+        bytes!(0..=8 | 0x1b | 0x7f | 0xc2 | 0xcd | 0xd8 | 0xd9 | 0xdb | 0xe1..=0xe3 | 0xef | 0xf0 | 0xf3);
     // The usual case: `\t` to `~`, and `\x1b`, which is checked below.
     let plain = |byte: &u8| byte.wrapping_sub(b'\t') <= b'~' - b'\t' && *byte != 0x1b;
     let parts = text.chunks(64).enumerate();
@@ -165,15 +147,7 @@ pub(super) fn code(text: &[u8]) -> Option<(usize, Option<char>)> {
 
 /// Whether an encoded character may begin with a byte.
 fn is_odd(byte: u8) -> bool {
-    static ODD: [bool; 256] = {
-        let mut odd = [false; 256];
-        let mut byte = 0;
-        while byte < 256 {
-            odd[byte] = matches!(byte as u8, 0..=8 | 0x1b | b'%' | b'\\' | b'&' | 0x7f..);
-            byte += 1;
-        }
-        odd
-    };
+    static ODD: [bool; 256] = bytes!(0..=8 | 0x1b | b'%' | b'\\' | b'&' | 0x7f..);
     ODD[usize::from(byte)]
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::expression::is_expression;
 use super::natural_language::{is_natural_language, is_path};
-use super::number::runs;
+use super::number::{runs, value};
 use super::placeholder::{
     is_empty_word, is_filled, is_identifier, is_mask, is_names, is_scoped, names_itself,
 };
@@ -284,7 +284,9 @@ impl Excuses {
             if known.is_none() {
                 let valued: Vec<usize> =
                     rows.iter().copied().filter(|row| list[*row].value.is_some()).collect();
-                let values = Patterns::of(valued.iter().filter_map(|row| list[*row].value.as_ref().map(LazyRegex::as_str)));
+                let values = Patterns::of(
+                    valued.iter().filter_map(|row| list[*row].value.as_ref().map(LazyRegex::as_str)),
+                );
                 panels.push(Panel { rows, valued, values });
             }
         }
@@ -543,12 +545,11 @@ fn is_power_of_two(digits: &[u8]) -> bool {
 }
 
 /// `5211 5212 5213 5214`: each group a little larger than the one before.
-fn rises(value: &[u8]) -> bool {
-    let number = |run: &[u8]| run.iter().take(9).fold(0u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
-    let groups: Vec<&[u8]> = runs(value).collect();
+fn rises(groups: &[u8]) -> bool {
+    let groups: Vec<&[u8]> = runs(groups).collect();
     groups.len() > 1
         && groups.windows(2).all(|pair| {
-            pair[0].len() == pair[1].len() && (1..=3).contains(&number(pair[1]).wrapping_sub(number(pair[0])))
+            pair[0].len() == pair[1].len() && (1..=3).contains(&value(pair[1]).wrapping_sub(value(pair[0])))
         })
 }
 

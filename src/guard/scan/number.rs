@@ -175,9 +175,9 @@ impl Scanner<'_> {
         if names(self.ids.ssn_labelled) || names(self.ids.passport) {
             return self.ssn(groups, index);
         }
-        let whole = (SHORTEST_ID..=LONGEST_NUMBER).contains(&here.len)
-            && !self.byte(here.end()).is_ascii_alphanumeric();
-        if !whole {
+        if !(SHORTEST_ID..=LONGEST_NUMBER).contains(&here.len)
+            || self.byte(here.end()).is_ascii_alphanumeric()
+        {
             return 0;
         }
         let digits = &self.text[here.start..here.end()];
@@ -253,8 +253,7 @@ impl Scanner<'_> {
             }
             _ => return false,
         };
-        self.hit(rule, group.start, end);
-        true
+        self.finds(rule, group.start, end)
     }
 
     /// `1234567 TW`, `12345678-Z`: digits, a separator and letters, with a word for it within `len` bytes.
@@ -263,11 +262,9 @@ impl Scanner<'_> {
             return false;
         }
         let text = [&self.text[group.start..group.end()], &self.text[group.end() + 1..end]].concat();
-        let found = self.is_id(id, &text) && self.labelled(labelled, group.start, len);
-        if found {
-            self.hit(labelled, group.start, end);
-        }
-        found
+        self.is_id(id, &text)
+            && self.labelled(labelled, group.start, len)
+            && self.finds(labelled, group.start, end)
     }
 
     /// A letter and seven or eight digits beside a word for it: a foreigner's number in Spain, a passport, an
@@ -287,11 +284,13 @@ impl Scanner<'_> {
             (b"ATU", 8, 0) => self.ids.eu_vat,
             _ => return false,
         };
-        let found = self.labelled(rule, start, FAR_LABEL);
-        if found {
-            self.hit(rule, start, end);
-        }
-        found
+        self.labelled(rule, start, FAR_LABEL) && self.finds(rule, start, end)
+    }
+
+    /// Adds a finding.
+    fn finds(&mut self, rule: RuleId, start: usize, end: usize) -> bool {
+        self.hit(rule, start, end);
+        true
     }
 
     /// Whether letters and digits are an identifier of a rule.
@@ -387,10 +386,7 @@ impl Scanner<'_> {
     }
 
     fn digits_value(&self, group: Group) -> u32 {
-        self.text[group.start..group.end()]
-            .iter()
-            .take(9)
-            .fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'))
+        value(&self.text[group.start..group.end()])
     }
 
     /// Identifiers that need both a check digit and a word beside them.
@@ -445,16 +441,10 @@ impl Scanner<'_> {
         if here.len == 9 && !is_word_byte(self.byte(here.end())) {
             let value = self.digits_value(here);
             let valid = confirm::ssn(value / 1_000_000, value / 10_000 % 100, value % 10_000);
-            if valid && self.names(self.ids.ssn_labelled, here.start, FAR_LABEL) {
-                self.hit(self.ids.ssn_labelled, here.start, here.end());
-                return 1;
-            }
             // Most countries' passports have nine digits.
-            if self.names(self.ids.passport, here.start, FAR_LABEL) {
-                self.hit(self.ids.passport, here.start, here.end());
-                return 1;
-            }
-            return 0;
+            let rules = [Some(self.ids.ssn_labelled).filter(|_| valid), Some(self.ids.passport)];
+            let named = rules.into_iter().flatten().find(|rule| self.names(*rule, here.start, FAR_LABEL));
+            return usize::from(named.is_some_and(|rule| self.finds(rule, here.start, here.end())));
         }
         let Some([a, b, c]) = groups.get(index..index + 3) else { return 0 };
         if (a.len, b.len, c.len) != (3, 2, 4)
@@ -591,11 +581,14 @@ impl Scanner<'_> {
             let opens = self.byte_before(next.start) == b'(' && self.byte(next.end()) != b')';
             !opens && (digits < 8 || next.len <= 5)
         });
-        // `030.123456`: no decimal number begins with a zero and another digit.
-        let zero = rest[0].len > 1 && self.byte(rest[0].start) == b'0';
-        let decimal = taken == 2 && !zero && self.byte(rest[0].end()) == b'.';
         let enough = (if label { 6 } else { 8 }..=limit).contains(&digits);
-        if enough && !decimal { taken } else { 0 }
+        if enough && !self.is_decimal(rest, taken) { taken } else { 0 }
+    }
+
+    /// Whether the groups taken are a decimal number. None begins with a zero and another digit: `030.123456`.
+    fn is_decimal(&self, rest: &[Group], taken: usize) -> bool {
+        let zero = rest[0].len > 1 && self.byte(rest[0].start) == b'0';
+        taken == 2 && !zero && self.byte(rest[0].end()) == b'.'
     }
 
     /// Whether a country code comes after `00` (ITU-T E.164).
@@ -677,11 +670,8 @@ impl Scanner<'_> {
     /// After a label any 6 to 15 digits that are not a date or a decimal number.
     fn any_phone(&self, rest: &[Group]) -> usize {
         let (digits, taken) = gather(rest, 15, |digits, _, next| digits < 7 || next.len <= 4);
-        // No decimal number begins with a zero and another digit.
-        let zero = rest[0].len > 1 && self.byte(rest[0].start) == b'0';
-        let decimal = taken == 2 && !zero && self.byte(rest[0].end()) == b'.';
         let spelled = rest[..taken].iter().all(|group| group.len == 1);
-        if digits >= if spelled { 9 } else { 6 } && !decimal { taken } else { 0 }
+        if digits >= if spelled { 9 } else { 6 } && !self.is_decimal(rest, taken) { taken } else { 0 }
     }
 
     /// `28-64-66-98 office`, `085 175 7641-Fax`.
@@ -743,21 +733,13 @@ impl Scanner<'_> {
             if form.iter().zip(taken).any(|(len, group)| *len != group.len) {
                 continue;
             }
-            // Twelve digits are not any network's usual length: only a label makes them a card number.
-            if self.unlabelled && form.iter().sum::<usize>() == 12 {
-                continue;
-            }
             let (start, end) = (taken[0].start, taken[form.len() - 1].end());
             if is_word_byte(self.byte(end)) || !self.same_joint(taken) {
                 continue;
             }
             let (mut digits, mut len) = ([0u8; 32], 0);
             for group in taken {
-                // A copy of fixed length is cheapest; the excess is overwritten.
-                match self.text[group.start..].first_chunk::<8>() {
-                    Some(eight) if group.len <= 8 => digits[len..len + 8].copy_from_slice(eight),
-                    _ => digits[len..len + group.len].copy_from_slice(&self.text[group.start..group.end()]),
-                }
+                digits[len..len + group.len].copy_from_slice(&self.text[group.start..group.end()]);
                 len += group.len;
             }
             let digits = &digits[..len];
@@ -773,10 +755,9 @@ impl Scanner<'_> {
                 (_, CardRange::Rare) => continue,
             };
             let candidate = Candidate::new(rule, start, end).checked(is_card);
-            if !self.propose(evidence.into_iter().fold(candidate, Candidate::with)) {
-                continue;
+            if self.propose(evidence.into_iter().fold(candidate, Candidate::with)) {
+                return form.len();
             }
-            return form.len();
         }
         0
     }
@@ -813,14 +794,10 @@ impl Scanner<'_> {
             return 0;
         }
         let octet = |group: &Group| {
-            let digits = &self.text[group.start..group.end()];
-            let value = digits.iter().fold(0u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
-            (value <= 255 && (digits.len() == 1 || digits[0] != b'0')).then_some(value)
+            self.digits_value(*group) <= 255 && (group.len == 1 || self.text[group.start] != b'0')
         };
-        let dotted = rest[..4]
-            .windows(2)
-            .all(|pair| pair[1].start == pair[0].end() + 1 && self.byte(pair[0].end()) == b'.');
-        if !dotted || !rest[..4].iter().all(|group| octet(group).is_some()) {
+        let dotted = |pair: &[Group]| pair[1].start == pair[0].end() + 1 && self.byte(pair[0].end()) == b'.';
+        if !rest[..4].windows(2).all(dotted) || !rest[..4].iter().all(octet) {
             return 0;
         }
         let (start, end) = (rest[0].start, rest[3].end());
@@ -901,14 +878,10 @@ impl Scanner<'_> {
         let found = have == len && !self.byte(end).is_ascii_alphanumeric() && confirm::iban(&text[..len]);
         if found {
             // Handbooks show the form with accounts that do not exist; beside a context word it may be a real one.
-            let rule = match confirm::counts_up(&text[4..len]) {
-                false => Some(self.ids.iban),
-                true => {
-                    self.labelled(self.ids.iban_labelled, at, FAR_LABEL).then_some(self.ids.iban_labelled)
-                }
-            };
-            if let Some(rule) = rule {
-                self.hit(rule, at, end);
+            if !confirm::counts_up(&text[4..len]) {
+                self.hit(self.ids.iban, at, end);
+            } else if self.labelled(self.ids.iban_labelled, at, FAR_LABEL) {
+                self.hit(self.ids.iban_labelled, at, end);
             }
             self.numbers_done = self.numbers_done.max(end);
         }
@@ -959,6 +932,11 @@ fn gather(rest: &[Group], most: usize, joins: impl Fn(usize, &Group, &Group) -> 
 fn only_words(text: &[u8], known: &Set) -> bool {
     text.split(|byte| !(byte.is_ascii_alphabetic() || *byte >= 0x80))
         .all(|word| word.is_empty() || known.holds(word))
+}
+
+/// The value of the first nine digits.
+pub(super) fn value(digits: &[u8]) -> u32 {
+    digits.iter().take(9).fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'))
 }
 
 /// Runs of digits.

@@ -97,18 +97,7 @@ impl Scanner<'_> {
         if !matches!(self.byte_before(at), b'+' | b'/') {
             return false;
         }
-        // How many digits come right before, up to the limit.
-        let before = if at >= self.from + DEEP {
-            let (near, far) =
-                (self.bits(at - 64, |block| block.run), self.bits(at - DEEP, |block| block.run));
-            if near == u64::MAX {
-                64 + (far << 32).leading_ones() as usize
-            } else {
-                near.leading_ones() as usize
-            }
-        } else {
-            self.before(at, DEEP).iter().rev().take_while(|byte| is_base64(**byte)).count()
-        };
+        let before = self.before(at, DEEP).iter().rev().take_while(|byte| is_base64(**byte)).count();
         before == DEEP || self.line_of_base64(at - before).is_some()
     }
 
@@ -360,10 +349,7 @@ impl Scanner<'_> {
         let mut found = false;
         if let Some(text) = encoded::decode(&self.text[start..end]) {
             found = self.decoded(&text, start, end);
-        } else if self.has_joint(start, end)
-            && has_long_part(&self.text[start..end])
-            && !self.is_full_line(start, end)
-        {
+        } else if has_long_part(&self.text[start..end]) && !self.is_full_line(start, end) {
             // Joined to something: a path, a name, a signature.
             let run = &self.text[start..end];
             let long = parts(run).filter(|(_, len)| (encoded::SHORTEST_PART..run.len()).contains(len));
@@ -377,12 +363,6 @@ impl Scanner<'_> {
             self.words_done = end;
         }
         found
-    }
-
-    /// Whether any separator may be between parts of a run: an `=` at its end counts as one.
-    fn has_joint(&self, start: usize, end: usize) -> bool {
-        let digits = |at: usize| self.bits(at, |block| block.alpha | block.digit);
-        start < self.from || end - start > 64 || !digits(start) & last_bits(end - start) != 0
     }
 
     /// Scans texts whose bytes are listed: as pairs of hexadecimal digits, as numbers in a bracket.
@@ -531,17 +511,9 @@ impl Scanner<'_> {
 
     /// Whether this is a line of a certificate or a file in base64: the line before is as long and full.
     fn is_line_of_base64(&self, start: usize, end: usize) -> bool {
-        let len = end - start;
-        let above = |above: usize| {
-            let by_masks = above >= self.from && {
-                let digits =
-                    |at: usize, len: usize| self.bits(at, |block| block.run).trailing_ones() as usize >= len;
-                digits(above, len.min(64)) && digits(above + len - len.min(64), len.min(64))
-            };
-            by_masks || above < self.from && self.text[above..above + len].iter().all(|byte| is_base64(*byte))
-        };
-        let before = || start.checked_sub(len + 1).filter(|at| self.byte_before(*at) == b'\n');
-        self.is_full_line(start, end) && before().is_some_and(above)
+        let above = || start.checked_sub(end - start + 1).filter(|at| self.byte_before(*at) == b'\n');
+        self.is_full_line(start, end)
+            && above().is_some_and(|above| self.text[above..start - 1].iter().all(|byte| is_base64(*byte)))
     }
 
     /// Whether this is a line as long as those of base64 are.

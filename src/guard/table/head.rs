@@ -51,7 +51,8 @@ pub(super) fn find_head(line: &str) -> Option<Head> {
     if let Some(names) = named.trim_start().strip_prefix(":header:") {
         let (fields, _) = split(names, ',', false);
         let columns = Column::all(fields.iter().map(|(start, end)| &names[*start..*end]));
-        return speak(&columns).then_some(Head { spaced: true, ..Head::new(Layout::Separated(','), columns) });
+        return speak(&columns)
+            .then_some(Head { spaced: true, ..Head::new(Layout::Separated(','), columns) });
     }
     if named.starts_with(['!', '\\']) || named.ends_with("\\\\") {
         return marked_head(named);
@@ -266,7 +267,8 @@ fn led(line: &str) -> Option<(Cow<'_, str>, Option<usize>)> {
     }
     let (before, names) = line.split_at(fixed_lead(line));
     let width = before.chars().count();
-    (names.contains("  ") && may_be_lead(before, true)).then(|| ((" ".repeat(width) + names).into(), Some(width)))
+    (names.contains("  ") && may_be_lead(before, true))
+        .then(|| ((" ".repeat(width) + names).into(), Some(width)))
 }
 
 fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {

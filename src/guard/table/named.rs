@@ -193,7 +193,8 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
     }
     let at = to + gap.len();
     let first = line[at..].split_inclusive(' ').next().and_then(|word| word.strip_suffix(' '));
-    let verb = first.filter(|word| VERBS.split(',').any(|verb| verb == *word)).map_or(0, |verb| verb.len() + 1);
+    let verb =
+        first.filter(|word| VERBS.split(',').any(|verb| verb == *word)).map_or(0, |verb| verb.len() + 1);
     let mut at = at + verb;
     // `SV-Nummer des Mitarbeiters 65170839J003`
     let mut between = 0;
