@@ -232,6 +232,8 @@ pub(super) fn codice_fiscale(text: &[u8]) -> bool {
 
 /// The payload of base58check (Bitcoin): the last four bytes are the beginning of a double SHA-256.
 pub(super) fn base58check(text: &[u8]) -> Option<Vec<u8>> {
+    // Base58 has no zero: most other digits are refused at once.
+    let text = Some(text).filter(|text| memchr::memchr(b'0', text).is_none())?;
     let bytes = bs58::decode(text).into_vec().ok()?;
     let (payload, check) = bytes.split_last_chunk::<4>()?;
     let digest = Sha256::digest(Sha256::digest(payload));

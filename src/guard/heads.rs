@@ -396,6 +396,9 @@ const QUALIFIES: u16 = 512;
 /// Bits of heads and of qualifiers, by [`Gate::end`].
 type Ends = [[u64; 2]; 512];
 
+/// Mixes the bits of a hash.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// The most separators between two words of a head.
 const LONGEST_BETWEEN: usize = 3;
 /// The longest word with accents that is looked at, in bytes.
@@ -413,7 +416,7 @@ struct Known {
 /// Finds the words that a head may end in, in text in which hardly any word is one.
 struct Gate {
     /// Words by their hash, in the first free place from there on.
-    words: Vec<Known>,
+    words: Box<[Known; Self::PLACES]>,
     /// A bit for each group of letters that one may end in: its last four, or all of a shorter one. Of heads, and beside them of
     /// qualifiers; first for the heads that count by default, then for all.
     ends: [Box<Ends>; 2],
@@ -444,7 +447,7 @@ impl Gate {
         let abroad: Vec<&String> = abroad.iter().filter(within).collect();
         let abroad = packed::Config::new().builder().extend(abroad).build();
         let mut gate = Self {
-            words: vec![Known::default(); Self::PLACES],
+            words: Box::new([Known::default(); Self::PLACES]),
             ends: [(); 2].map(|()| Box::new([[0; 2]; 512])),
             sixes: Box::new([0; 512]),
             abroad,
@@ -474,18 +477,25 @@ impl Gate {
         1 << (byte & 0x1f)
     }
 
+    /// A hash of a word in any case.
     fn hash(word: &[u8]) -> u64 {
-        let mut hash = Fnv::default();
-        word.iter().for_each(|byte| hash.write(&[byte | 0x20]));
-        hash.finish()
+        word.chunks(8).fold(word.len() as u64, |hash, part| {
+            let letters = match (part.first_chunk::<4>(), part.last_chunk::<4>()) {
+                (Some(first), Some(last)) => {
+                    u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last))
+                }
+                _ => part.iter().fold(0, |letters, byte| letters << 8 | u64::from(*byte)),
+            };
+            (hash.rotate_left(5) ^ (letters | 0x2020_2020_2020_2020)).wrapping_mul(MIX)
+        })
     }
 
     /// The slot of a word, or the one that it would take.
     fn place(&self, word: &[u8]) -> usize {
         let hash = Self::hash(word);
-        let mut place = (hash >> 20) as usize & (self.words.len() - 1);
+        let mut place = hash as usize / (usize::MAX / Self::PLACES + 1);
         while self.words[place].hash != 0 && self.words[place].hash != hash {
-            place = (place + 1) & (self.words.len() - 1);
+            place = (place + 1) % Self::PLACES;
         }
         place
     }
@@ -514,7 +524,7 @@ impl Gate {
     /// The bit of six letters.
     #[inline]
     fn six([a, b, c, d, e, f]: [u8; 6]) -> usize {
-        (u64::from_le_bytes([a, b, c, d, e, f, 0, 0]).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49) as usize
+        (u64::from_le_bytes([a, b, c, d, e, f, 0, 0]).wrapping_mul(MIX) >> 49) as usize
     }
 
     /// Whether a word that ends in six lowercase letters may be one by these. Part of a shorter word may be escaped.
@@ -613,8 +623,11 @@ impl Gate {
         let hump =
             |at: &usize| word[*at].is_ascii_uppercase() && (gap == 0 || word[at - 1].is_ascii_lowercase());
         let from = (1..letters).rev().find(hump).unwrap_or(0);
-        let pair = [&word[from..], &text[start..end]].concat();
-        self.sort(&pair) & PAIR != 0
+        let mut pair = [0; 64];
+        let len = letters - from;
+        pair[..len].copy_from_slice(&word[from..]);
+        pair[len..][..end - start].copy_from_slice(&text[start..end]);
+        self.sort(&pair[..len + end - start]) & PAIR != 0
     }
 
     /// Whether a word with accents is one without them.
@@ -693,6 +706,9 @@ pub(super) struct Words {
     /// Places that may hold a tag of an HTML table, or the mark that begins an AsciiDoc or MediaWiki table.
     pub(super) tags: Vec<usize>,
     blocks: Vec<Block>,
+    /// Words of four letters and more, and shorter ones, that are still to be looked up.
+    long: Places,
+    short: Places,
 }
 
 impl Words {
@@ -718,7 +734,8 @@ impl Words {
             }
         };
         let (places, openers, tags) = (&mut self.places, &mut self.openers, &mut self.tags);
-        Fill { text, start, all, blocks, places, openers, tags }.done();
+        let words = (&mut self.long, &mut self.short);
+        Fill { text, start, all, blocks, places, openers, tags, words }.done();
         if let Some(abroad) = gate.abroad.as_ref().filter(|_| !text[start..end].is_ascii()) {
             self.places.extend(abroad.find_iter(&text[start..end]).map(|found| start + found.end()));
         }
@@ -751,16 +768,17 @@ struct Fill<'a> {
     places: &'a mut Vec<usize>,
     openers: &'a mut Vec<usize>,
     tags: &'a mut Vec<usize>,
+    words: (&'a mut Places, &'a mut Places),
 }
 
 impl Work for Fill<'_> {
     #[inline(always)]
     fn work(&mut self) {
-        let Self { text, start, all, blocks, places, openers: opening, tags } = self;
+        let Self { text, start, all, blocks, places, openers: opening, tags, words: (long, short) } = self;
         let (text, start, all, gate) = (*text, *start, *all, &HEADS.gate);
         // The start of the text is the start of a line.
         let (mut base, mut before, mut odd, mut digit, mut feed, mut run) = (start, 0, 0, 0, 1 << 63, 0);
-        let (mut long, mut short, mut singles) = (Places::default(), Places::default(), 0);
+        let mut singles = 0;
         for pair in blocks.windows(2) {
             let here = pair[0].alpha;
             let last = here & !(here >> 1 | pair[1].alpha << 63 | long_runs(&pair[0], &pair[1], &mut run));
@@ -778,22 +796,22 @@ impl Work for Fill<'_> {
                 }
             }
             let accented = (pair[0].odd << 1 | odd >> 63 | digits) & here & !behind(1);
-            long.add(base, last & four);
+            long.add::<8>(base, last & four);
             let mut brief = last & two & !four;
             // `4bf92`: no head begins after a digit, except after an escape.
             if (pair[0].digit | digit) != 0 && !behind_odd {
                 let digits = |by: u32| pair[0].digit << by | digit >> (64 - by);
                 brief &= !(!behind(2) & digits(2) | behind(2) & digits(3));
             }
-            short.add(base, brief);
+            short.add::<4>(base, brief);
             (before, odd, digit) = (here, pair[0].odd, pair[0].digit);
             if long.len.max(short.len) > Places::FULL {
-                gated(text, start, all, (&mut long, &mut short), places);
+                gated(text, start, all, (long, short), places);
             }
             let feeds = |by: usize| pair[0].feed << by | feed >> (64 - by);
-            let short = (2..=SHORT).fold(0, |short, len| short | feeds(len)) & pair[0].feed & !feeds(1);
-            if short != 0 {
-                openers(text, (start, base), short, opening);
+            let brief = (2..=SHORT).fold(0, |short, len| short | feeds(len)) & pair[0].feed & !feeds(1);
+            if brief != 0 {
+                openers(text, (start, base), brief, opening);
             }
             feed = pair[0].feed;
             let mut cells = pair[0].cell;
@@ -807,7 +825,7 @@ impl Work for Fill<'_> {
             }
             base += 64;
         }
-        gated(text, start, all, (&mut long, &mut short), places);
+        gated(text, start, all, (long, short), places);
     }
 }
 
@@ -859,6 +877,7 @@ fn gated(
 }
 
 /// Places in a text, taken from masks and filtered without a data-dependent branch, which no predictor could guess.
+#[derive(Debug)]
 struct Places {
     list: [usize; Self::FULL + 64],
     len: usize,
@@ -873,20 +892,19 @@ impl Default for Places {
 impl Places {
     /// How many are filtered at once.
     const FULL: usize = 192;
-    /// How many are written at once, whether they exist or not.
-    const STEP: usize = 8;
 
-    /// Adds the places after the set bits: at most 32, because words have a separator between them.
+    /// Adds the places after the set bits: at most 32, because words have a separator between them. Writes so many at once,
+    /// whether they exist or not.
     #[inline(always)]
-    fn add(&mut self, base: usize, mut bits: u64) {
+    fn add<const STEP: usize>(&mut self, base: usize, mut bits: u64) {
         let count = bits.count_ones() as usize;
         let mut done = 0;
         while done < count {
-            for place in &mut self.list[self.len + done..][..Self::STEP] {
+            for place in &mut self.list[self.len + done..][..STEP] {
                 *place = base + bits.trailing_zeros() as usize + 1;
                 bits &= bits.wrapping_sub(1);
             }
-            done += Self::STEP;
+            done += STEP;
         }
         self.len += count;
     }
@@ -976,7 +994,7 @@ impl Asked {
         let bytes = head.as_bytes();
         let (first, last) = (Gate::last(&bytes[..bytes.len().min(4)]), Gate::last(bytes));
         let mixed = (u64::from(first) << 32 | u64::from(last)) ^ bytes.len() as u64;
-        let place = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % Self::PLACES;
+        let place = (mixed.wrapping_mul(MIX) >> 32) as usize % Self::PLACES;
         self.heads.resize(Self::PLACES, (String::new(), &[]));
         let (known, meant) = &mut self.heads[place];
         if known != head {

@@ -30,7 +30,7 @@ use aho_corasick::packed;
 use excuse::{Candidate, Criteria, Judged};
 pub(super) use natural_language::is_natural_language;
 
-use super::classes::{Block, Work, alphanumeric_or, classify};
+use super::classes::{Block, Work, alphanumeric_or, classify, only};
 use super::heads;
 use super::rule::{Detectors, RULES, RuleId, Rules};
 use super::table;
@@ -45,9 +45,7 @@ pub(super) const LEFT: usize = 160;
 const SHORTEST: usize = 3;
 
 /// The only words that are looked for everywhere: their values may follow in plain prose.
-static CONTEXT_WORDS: LazyLock<ContextWords> = LazyLock::new(|| ContextWords::new(true));
-/// The non-ASCII ones, for text that is not ASCII.
-static CONTEXT_WORDS_BEYOND_ASCII: LazyLock<ContextWords> = LazyLock::new(|| ContextWords::new(false));
+static CONTEXT_WORDS: LazyLock<ContextWords> = LazyLock::new(ContextWords::new);
 
 struct ContextWords {
     searcher: packed::Searcher,
@@ -57,9 +55,9 @@ struct ContextWords {
 
 impl ContextWords {
     #[expect(clippy::expect_used, reason = "a few constant words; every test uses them")]
-    fn new(ascii: bool) -> Self {
+    fn new() -> Self {
         let words = WORDS.context.iter().flat_map(|group| group.words.iter().map(|word| (word, group.says)));
-        let (words, says): (Vec<_>, _) = words.filter(|(word, _)| word.is_ascii() == ascii).unzip();
+        let (words, says): (Vec<_>, _) = words.unzip();
         let searcher = packed::Config::new().builder().extend(words).build().expect("a few short words");
         Self { searcher, says }
     }
@@ -304,21 +302,17 @@ const MAX_DEPTH: u8 = 2;
 
 fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, watch: Watch<'_>, scratch: &mut Scratch) {
     classify(&text[from..to], &mut scratch.blocks);
-    let abroad = scratch.blocks.iter().any(|block| block.odd != 0);
     let mut scanner = Scanner::new(text, from, to, depth, watch, scratch);
     scanner.done();
     scanner.listings();
     // A word on the line above may label the beginning of this piece.
     let above = if depth == 0 { from.saturating_sub(context::ABOVE) } else { from };
-    for words in [Some(&*CONTEXT_WORDS), abroad.then_some(&*CONTEXT_WORDS_BEYOND_ASCII)].into_iter().flatten()
-    {
-        for found in words.searcher.find_iter(&text[above..to]) {
-            let (says, end) = (words.says[found.pattern().as_usize()], above + found.end());
-            if end > from {
-                scanner.context_word(says, end);
-            }
-            scanner.value_below(says, end);
+    for found in CONTEXT_WORDS.searcher.find_iter(&text[above..to]) {
+        let (says, end) = (CONTEXT_WORDS.says[found.pattern().as_usize()], above + found.end());
+        if end > from {
+            scanner.context_word(says, end);
         }
+        scanner.value_below(says, end);
     }
 }
 
@@ -527,7 +521,9 @@ impl Scanner<'_> {
             if after == b'/' && self.byte(at + 2) == b'/' {
                 return self.url(at);
             }
-            if after == b':' && before != b':' || before.is_ascii_hexdigit() && after.is_ascii_hexdigit() {
+            if after == b':' && !OUTSIDE[usize::from(before)]
+                || before.is_ascii_hexdigit() && after.is_ascii_hexdigit()
+            {
                 self.ipv6(at);
             }
         }
@@ -780,6 +776,9 @@ fn is_word(byte: u8) -> bool {
 }
 
 static WORD: [bool; 256] = alphanumeric_or(b"_-");
+
+/// What an address does not follow, besides hexadecimal digits.
+static OUTSIDE: [bool; 256] = only(b"_:.ghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ");
 
 #[cfg(test)]
 mod tests {

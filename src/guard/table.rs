@@ -989,8 +989,9 @@ fn skip<'a, T>(places: &mut &'a [T], before: impl Fn(&T) -> bool) -> &'a [T] {
 /// The name that a YAML entry gives its neighbour, `- type: passport`, and the length of the item's mark before it.
 fn entry_name(text: &str) -> Option<(usize, &str)> {
     let (item, entry) = text.strip_prefix("- ").map_or((0, text), |entry| (2, entry));
-    let (key, name) = entry.split_once(": ")?;
-    (role(key) == Role::Label).then(|| (item, last_part(name.trim_matches(['"', '\'']))))
+    let (key, name) = entry.split_once(':')?;
+    let name = name.strip_prefix(' ').filter(|_| role(key) == Role::Label)?;
+    Some((item, last_part(name.trim_matches(['"', '\'']))))
 }
 
 /// The name of an array whose values follow: of polars, xarray, pandas.

@@ -297,18 +297,20 @@ fn numeric(rest: &[u8]) -> Option<(usize, u32)> {
 
 /// The named entities that appear in addresses and numbers.
 fn named(rest: &[u8]) -> Option<(usize, u32)> {
-    const NAMES: [(&[u8], char); 9] = [
-        (b"&commat;", '@'),
-        (b"&period;", '.'),
-        (b"&colon;", ':'),
-        (b"&equals;", '='),
-        (b"&nbsp;", ' '),
-        (b"&shy;", '\u{ad}'),
-        (b"&lowbar;", '_'),
-        (b"&plus;", '+'),
-        (b"&hyphen;", '-'),
-    ];
-    NAMES.iter().find(|(name, _)| rest.starts_with(name)).map(|(name, c)| (name.len(), u32::from(*c)))
+    let len = rest.iter().take(8).position(|byte| *byte == b';')? + 1;
+    let c = match &rest[..len] {
+        b"&commat;" => '@',
+        b"&period;" => '.',
+        b"&colon;" => ':',
+        b"&equals;" => '=',
+        b"&nbsp;" => ' ',
+        b"&shy;" => '\u{ad}',
+        b"&lowbar;" => '_',
+        b"&plus;" => '+',
+        b"&hyphen;" => '-',
+        _ => return None,
+    };
+    Some((len, u32::from(c)))
 }
 
 /// The plain form of a character; `None` for an invisible one.

@@ -10,6 +10,7 @@ use super::natural_language::is_natural_language;
 use super::placeholder::{is_empty_word, shell_default, trimmed};
 use super::token::{Shape, mixed_case, shape_of};
 use super::{LEFT, Scanner, first_line, is_word};
+use crate::guard::classes::only;
 use crate::guard::words::{Name, Phrase, WORDS, ends};
 
 /// The longest name and value that are examined.
@@ -24,6 +25,9 @@ const MAX_BLANKS: usize = 64;
 const MAX_FLAG: usize = b"--proxy-user".len();
 /// The most nested defaults that are followed.
 const MAX_DEFAULTS: usize = 8;
+
+/// Signs after which a mark has no name.
+static NOT_AFTER: [bool; 256] = only(b"\n<>{}(,;:=/|&@#$%^");
 
 /// A name and the value beside it, as places in the text.
 struct Pair {
@@ -62,9 +66,8 @@ impl Scanner<'_> {
             }
         }
         match last as u8 {
-            b'A'..=b'Z' | b'a'..=b'z' if last > 0xff_ffff => self.names.may_end((last as u32).to_be_bytes()),
-            // No name comes after these.
-            sign => compares || !b"\n<>{}(,;:=/|&@#$%^".contains(&sign),
+            b'A'..=b'Z' | b'a'..=b'z' if last >> 40 > 0 => self.names.may_end(last),
+            sign => compares || !NOT_AFTER[usize::from(sign)],
         }
     }
 
@@ -78,8 +81,9 @@ impl Scanner<'_> {
         }
         let name_end = self.name_end(at);
         // Most names have a different ending.
-        let ending = [4, 3, 2, 1].map(|back| name_end.checked_sub(back).map_or(0, |at| self.text[at]));
-        if ending[3].is_ascii_alphabetic() && !self.names.may_end(ending) && !self.may_be_user(at) {
+        let ending = self.text[..name_end].last_chunk().filter(|ending| ending[7].is_ascii_alphabetic());
+        let other = |ending: &[u8; 8]| !self.names.may_end(u64::from_be_bytes(*ending));
+        if ending.is_some_and(other) && !self.may_be_user(at) {
             return;
         }
         let Some(name_start) = self.name_start(at, name_end) else { return };

@@ -8,7 +8,7 @@ use crate::guard::words::{EndingWord, Endings, Name, WORDS};
 /// The ends of names.
 pub(super) struct Names {
     endings: Endings<Name>,
-    /// A bit for each ending: the last four letters, or all of a shorter word.
+    /// A bit for each ending: the last six letters, of a shorter word the last four, or all of one with fewer.
     ends: Box<[u64; 1 << 9]>,
     /// Likewise for short words that must begin a word of the name.
     whole: Box<[u64; 1 << 9]>,
@@ -35,20 +35,16 @@ impl Names {
         Self { endings: Endings::new(entries), ends, whole }
     }
 
-    /// Whether a name with these last four bytes may end in any of the words. Nearly free: it is called for nearly every
+    /// Whether a name with these last eight bytes may end in any of the words. Nearly free: it is called for nearly every
     /// mark, and the names that pass are examined once more.
     #[inline]
-    pub(super) fn may_end(&self, last: [u8; 4]) -> bool {
-        let end = u32::from_be_bytes(last);
-        let is = |ends: &[u64; 1 << 9], len: u32| {
-            let place = end_of(end, len);
+    pub(super) fn may_end(&self, last: u64) -> bool {
+        let is = |ends: &[u64; 1 << 9], len: usize| {
+            let place = end_of(last, len);
             ends[place / 64] >> (place % 64) & 1 == 1
         };
-        is(&self.ends, 4)
-            || is(&self.ends, 3)
-            || is(&self.ends, 2)
-            || is(&self.whole, 3) && !is_glued(&last, 1)
-            || is(&self.whole, 2) && !is_glued(&last, 2)
+        let whole = |len: usize| is(&self.whole, len) && !is_glued(&last.to_be_bytes(), 8 - len);
+        [6, 4, 3].into_iter().any(|len| is(&self.ends, len)) || whole(3) || whole(2)
     }
 
     /// Whether a word is one of them, and not only ends in one: `Passwort`.
@@ -83,16 +79,16 @@ impl Names {
 }
 
 fn note(ends: &mut [u64; 1 << 9], word: &[u8]) {
-    let last = word.iter().fold(0, |last, byte| last << 8 | u32::from(*byte));
-    let place = end_of(last, word.len() as u32);
+    let last = word.iter().fold(0, |last, byte| last << 8 | u64::from(*byte));
+    let place = end_of(last, if word.len() < 6 { word.len().min(4) } else { 6 });
     ends[place / 64] |= 1 << (place % 64);
 }
 
-/// The bit for a word of `len` letters (at most four count) with this ending.
+/// The bit for an ending of `len` letters.
 #[inline]
-fn end_of(last: u32, len: u32) -> usize {
-    let letters = !0 >> (32 - 8 * len.min(4));
-    (((last | 0x2020_2020) & letters).wrapping_mul(0x9e37_79b1) >> 17) as usize
+fn end_of(last: u64, len: usize) -> usize {
+    let letters = u64::MAX >> (64 - 8 * len);
+    (((last | 0x2020_2020_2020_2020) & letters).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49) as usize
 }
 
 #[cfg(test)]

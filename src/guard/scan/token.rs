@@ -373,8 +373,8 @@ impl Scanner<'_> {
         let mut done = self.from;
         for at in 0..self.blocks.len() - 1 {
             let mut blanks = wide(self.blocks[at].sep, self.blocks[at + 1].sep);
-            // Eight characters with two bytes between.
-            blanks &= blanks >> 3;
+            // Eight characters with two bytes between, the first of them something else.
+            blanks &= blanks >> 3 & !(blanks >> 1);
             blanks &= blanks >> 6;
             blanks &= blanks >> 12;
             let mut blanks = blanks as u64;

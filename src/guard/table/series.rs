@@ -63,12 +63,16 @@ fn name(line: &str) -> Option<Meaning> {
     (rest.starts_with("dtype: ") || rest.starts_with("Length: ")).then(|| heads::meaning(name))
 }
 
+/// How the line after a `Series` begins that names it.
+const NAME: &[u8] = b"\nName: ";
+
 /// The values of each `Series` in a piece whose name has a meaning, and that meaning.
 pub(super) fn find(text: &str, (start, end): Span, out: &mut Vec<(Span, Meaning)>) {
     out.clear();
     // The name comes after the values, perhaps in the next piece.
-    let ahead = &text.as_bytes()[start..text.len().min(end + LONGEST_SERIES)];
-    for feed in memchr::memmem::find_iter(ahead, b"\nName: ") {
+    let further = if tail(&text[start..end]).next().is_some() { LONGEST_SERIES } else { NAME.len() };
+    let ahead = &text.as_bytes()[start..text.len().min(end + further)];
+    for feed in memchr::memmem::find_iter(ahead, NAME) {
         let at = start + feed + 1;
         let line = text[at..].split_inclusive('\n').next().unwrap_or_default();
         if let Some(meant) = name(line.trim_end()) {
