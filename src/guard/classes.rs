@@ -73,7 +73,18 @@ macro_rules! bytes {
 /// Fills `blocks` with the masks of `text` and one empty block after.
 pub(super) fn classify(text: &[u8], blocks: &mut Vec<Block>) {
     blocks.clear();
-    let (whole, rest) = text.as_chunks::<64>();
+    extend(text, blocks);
+}
+
+/// Turns the masks of a text that begins with `text` into those of `text`.
+pub(super) fn cut(text: &[u8], blocks: &mut Vec<Block>) {
+    blocks.truncate(text.len() / 64);
+    extend(text, blocks);
+}
+
+/// Adds the masks of the rest of `text` to those of its beginning.
+fn extend(text: &[u8], blocks: &mut Vec<Block>) {
+    let (whole, rest) = text[64 * blocks.len()..].as_chunks::<64>();
     masks(whole, blocks);
     if !rest.is_empty() {
         // Padded with a byte that is in none of the classes.
@@ -203,6 +214,10 @@ mod tests {
                 let mut blocks = Vec::new();
                 classify(&bytes, &mut blocks);
                 assert_eq!(blocks, [expected, Block::default()], "byte {byte:#x} at {at}");
+                let mut shorter = Vec::new();
+                classify(&bytes[..at], &mut shorter);
+                cut(&bytes[..at], &mut blocks);
+                assert_eq!(blocks, shorter, "byte {byte:#x} at {at}");
             }
         }
     }

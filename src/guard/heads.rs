@@ -537,11 +537,12 @@ impl Gate {
             || before.iter().rev().take(6).any(|byte| *byte == b'\\')
     }
 
-    /// Whether a word of `len` letters (at most four count) with this ending may be one. Nearly free, because every word is
+    /// Whether a word of `len` letters (at most four count) that ends at a place may be one by its ending. Nearly free, because every word is
     /// checked; [`Self::may_end`] decides about those that pass.
     #[inline(always)]
-    fn seems(ends: &Ends, text: &[u8], len: usize) -> bool {
-        let last = Self::last(text);
+    fn seems(ends: &Ends, text: &[u8], end: usize, len: usize) -> bool {
+        let four = text.get(end.wrapping_sub(4)..end).and_then(<[u8]>::first_chunk);
+        let last = four.map_or_else(|| Self::last(&text[..end]), |four| u32::from_le_bytes(*four));
         let place = Self::end(last, len);
         let [heads, qualifiers] = ends[place / 64];
         let (bits, capital) =
@@ -714,28 +715,30 @@ pub(super) struct Words {
 impl Words {
     /// Finds them in `text[start..end]`; those of kinds that are allowed by default only with `all`.
     ///
-    /// `blocks` are those of the same bytes, if already computed.
+    /// `blocks` are those of the same bytes or of more before them, if already computed, and where they begin.
     pub(super) fn fill(
         &mut self,
         text: &[u8],
         (start, end): (usize, usize),
         all: bool,
-        blocks: Option<&[Block]>,
+        blocks: Option<(usize, &[Block])>,
     ) {
         self.places.clear();
         self.openers.clear();
         self.tags.clear();
         let gate = &HEADS.gate;
-        let blocks = match blocks {
-            Some(blocks) => blocks,
-            None => {
-                classify(&text[start..end], &mut self.blocks);
-                &self.blocks
-            }
-        };
+        let (from, blocks) = blocks.unwrap_or_else(|| {
+            classify(&text[start..end], &mut self.blocks);
+            (start, &self.blocks)
+        });
         let (places, openers, tags) = (&mut self.places, &mut self.openers, &mut self.tags);
         let words = (&mut self.long, &mut self.short);
-        Fill { text, start, all, blocks, places, openers, tags, words }.done();
+        Fill { text, start: from, all, blocks, places, openers, tags, words }.done();
+        if from < start {
+            places.retain(|at| *at > start);
+            openers.retain(|at| *at >= start);
+            tags.retain(|at| *at >= start);
+        }
         if let Some(abroad) = gate.abroad.as_ref().filter(|_| !text[start..end].is_ascii()) {
             self.places.extend(abroad.find_iter(&text[start..end]).map(|found| start + found.end()));
         }
@@ -796,17 +799,17 @@ impl Work for Fill<'_> {
                 }
             }
             let accented = (pair[0].odd << 1 | odd >> 63 | digits) & here & !behind(1);
-            long.add::<8>(base, last & four);
+            long.add::<8>(base, last & four, 0);
             let mut brief = last & two & !four;
             // `4bf92`: no head begins after a digit, except after an escape.
             if (pair[0].digit | digit) != 0 && !behind_odd {
                 let digits = |by: u32| pair[0].digit << by | digit >> (64 - by);
                 brief &= !(!behind(2) & digits(2) | behind(2) & digits(3));
             }
-            short.add::<4>(base, brief);
+            short.add::<4>(base, brief, behind(2));
             (before, odd, digit) = (here, pair[0].odd, pair[0].digit);
             if long.len.max(short.len) > Places::FULL {
-                gated(text, start, all, (long, short), places);
+                gated(text, all, (long, short), places);
             }
             let feeds = |by: usize| pair[0].feed << by | feed >> (64 - by);
             let brief = (2..=SHORT).fold(0, |short, len| short | feeds(len)) & pair[0].feed & !feeds(1);
@@ -825,7 +828,7 @@ impl Work for Fill<'_> {
             }
             base += 64;
         }
-        gated(text, start, all, (long, short), places);
+        gated(text, all, (long, short), places);
     }
 }
 
@@ -856,27 +859,20 @@ fn long_runs(here: &Block, next: &Block, before: &mut u32) -> u64 {
 
 /// Adds the words of four letters and more, and the shorter ones, that a head may end in.
 #[inline(always)]
-fn gated(
-    text: &[u8],
-    start: usize,
-    all: bool,
-    (long, short): (&mut Places, &mut Places),
-    out: &mut Vec<usize>,
-) {
+fn gated(text: &[u8], all: bool, (long, short): (&mut Places, &mut Places), out: &mut Vec<usize>) {
     let gate = &HEADS.gate;
     let ends = &*gate.ends[usize::from(all)];
-    let letters = |at: usize| 2 + usize::from(at > start + 2 && text[at - 3].is_ascii_alphabetic());
-    long.keep(|at| Gate::seems(ends, &text[..at], 4));
-    short.keep(|at| Gate::seems(ends, &text[..at], letters(at)));
-    let long = long.drain().map(|at| (at, 4));
-    for (at, len) in long.chain(short.drain().map(|at| (at, letters(at)))) {
+    long.keep(|at, _| Gate::seems(ends, text, at, 4));
+    short.keep(|at, three| Gate::seems(ends, text, at, 2 + three));
+    let long = long.drain().map(|(at, _)| (at, 4));
+    for (at, len) in long.chain(short.drain().map(|(at, three)| (at, 2 + three))) {
         if gate.may_end(text, at, len, all) && gate.ends(text, at, all) {
             out.push(at);
         }
     }
 }
 
-/// Places in a text, taken from masks and filtered without a data-dependent branch, which no predictor could guess.
+/// Places in a text, each with a bit (in the lowest one), taken from masks and filtered without a data-dependent branch, which no predictor could guess.
 #[derive(Debug)]
 struct Places {
     list: [usize; Self::FULL + 64],
@@ -893,15 +889,16 @@ impl Places {
     /// How many are filtered at once.
     const FULL: usize = 192;
 
-    /// Adds the places after the set bits: at most 32, because words have a separator between them. Writes so many at once,
-    /// whether they exist or not.
+    /// Adds the places after the set bits, and what `with` has there: at most 32, because words have a separator between them.
+    /// Writes so many at once, whether they exist or not.
     #[inline(always)]
-    fn add<const STEP: usize>(&mut self, base: usize, mut bits: u64) {
+    fn add<const STEP: usize>(&mut self, base: usize, mut bits: u64, with: u64) {
         let count = bits.count_ones() as usize;
         let mut done = 0;
         while done < count {
             for place in &mut self.list[self.len + done..][..STEP] {
-                *place = base + bits.trailing_zeros() as usize + 1;
+                let bit = bits.trailing_zeros();
+                *place = (base + bit as usize + 1) << 1 | (with >> (bit % 64) & 1) as usize;
                 bits &= bits.wrapping_sub(1);
             }
             done += STEP;
@@ -911,19 +908,19 @@ impl Places {
 
     /// Keeps those that fit.
     #[inline(always)]
-    fn keep(&mut self, fits: impl Fn(usize) -> bool) {
+    fn keep(&mut self, fits: impl Fn(usize, usize) -> bool) {
         let mut kept = 0;
-        for at in 0..self.len {
+        for at in 0..self.len.min(self.list.len()) {
             let place = self.list[at];
-            self.list[kept] = place;
-            kept += usize::from(fits(place));
+            self.list[kept % self.list.len()] = place;
+            kept += usize::from(fits(place >> 1, place & 1));
         }
         self.len = kept;
     }
 
-    fn drain(&mut self) -> impl Iterator<Item = usize> {
+    fn drain(&mut self) -> impl Iterator<Item = (usize, usize)> {
         let len = std::mem::take(&mut self.len);
-        self.list[..len].iter().copied()
+        self.list[..len].iter().map(|place| (place >> 1, place & 1))
     }
 }
 
@@ -963,7 +960,7 @@ pub(super) fn may_be_head(text: &str) -> bool {
             letters == 1 && at > 1 && bytes[at - 1] == b'.' && HEADS.gate.initials(bytes, at + 1)
                 || letters > 1
                     && !bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic)
-                    && Gate::seems(ends, &bytes[..=at], letters.min(4))
+                    && Gate::seems(ends, bytes, at + 1, letters.min(4))
                     && HEADS.gate.may_end(bytes, at + 1, letters.min(4), true)
                     && HEADS.gate.ends(bytes, at + 1, true)
         })

@@ -454,7 +454,8 @@ impl Work for Scanner<'_> {
                     self.long_word(base + bit);
                 }
             }
-            let flags = here.word & !alnum & (here.sep << 1 | 1);
+            // A dash between a separator and a word.
+            let flags = here.word & here.sep & (here.sep << 1 | 1) & (here.word >> 1 | 1 << 63);
             if flags != 0 {
                 self.last_flag = base + 63 - flags.leading_zeros() as usize;
             }

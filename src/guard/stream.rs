@@ -6,7 +6,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::classes::only;
+use super::classes::{self, only};
 use super::encoded::is_run;
 use super::pem::{self, Extent};
 use super::policy::{Action, Mode};
@@ -335,7 +335,13 @@ impl Engine {
         findings: &mut Vec<Finding>,
     ) -> usize {
         let goes_on = (self.goes_on || self.behind_key).then(|| self.strings.is_open());
-        let whole = self.tables.look(text, (start, cut), goes_on, &self.guard, None, findings);
+        let Scratch { blocks, classified: (from, to), .. } = &mut self.scratch;
+        let known = *from <= start && cut <= *to;
+        if known {
+            classes::cut(&text.as_bytes()[*from..cut], blocks);
+        }
+        let known = known.then_some((*from, &blocks[..]));
+        let whole = self.tables.look(text, (start, cut), goes_on, &self.guard, known, findings);
         settled(&self.guard, findings);
         let crosses = |finding: &Finding| finding.start < whole && finding.end > whole;
         if whole > start && !findings.iter().any(crosses) { whole } else { cut }
@@ -358,7 +364,7 @@ impl Engine {
                     (start, end),
                     in_line,
                     guard,
-                    (scratch.classified == (start, end)).then_some(&scratch.blocks[..]),
+                    (scratch.classified == (start, end)).then_some((start, &scratch.blocks[..])),
                     &mut scratch.findings,
                 );
             }

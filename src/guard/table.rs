@@ -222,14 +222,15 @@ impl Tables {
     /// If it ends within an incomplete value, returns where the next piece should begin. Adds its findings to the other
     /// findings in `out`.
     ///
-    /// A line is parsed only if it contains a word of a head, or if a table is open. `blocks` are those of that text, if known.
+    /// A line is parsed only if it contains a word of a head, or if a table is open. `blocks` are those of that text or of more
+    /// before it, if known, and where they begin.
     pub(super) fn look(
         &mut self,
         text: &str,
         (start, end): Span,
         goes_on: Option<bool>,
         guard: &Guard,
-        blocks: Option<&[Block]>,
+        blocks: Option<(usize, &[Block])>,
         out: &mut Vec<Finding>,
     ) -> usize {
         let bytes = text.as_bytes();
