@@ -319,8 +319,19 @@ fn inputs() -> Vec<(&'static str, String)> {
     all
 }
 
-/// Sources of programs as they are on this machine: this package's own, Python's library, plotly.js where the tests have
-/// installed it.
+/// The directory of the sources of a package that this one depends on; empty if cargo does not know it.
+fn package(name: &str) -> String {
+    let here = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let asked = ["metadata", "--format-version", "1", "--offline", "--filter-platform", &here];
+    let out = Command::new(env!("CARGO")).args(asked).output().map(|out| out.stdout).unwrap_or_default();
+    let known: serde_json::Value = serde_json::from_slice(&out).unwrap_or_default();
+    let package = known["packages"].as_array().into_iter().flatten().find(|package| package["name"] == name);
+    let manifest = package.and_then(|package| package["manifest_path"].as_str()).unwrap_or_default();
+    manifest.trim_end_matches("Cargo.toml").to_owned()
+}
+
+/// Sources of programs as they are on this machine: this package's own, in which names of secrets are common; two of the
+/// libraries it is built with; Python's library; plotly.js where the tests have installed it.
 fn sources() -> Vec<(&'static str, String)> {
     fn read(dir: &Path, ends: &str, out: &mut String) {
         let mut entries: Vec<_> =
@@ -342,13 +353,14 @@ fn sources() -> Vec<(&'static str, String)> {
     let library = library.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
     let plotly = "target/test-env/charts/lib".to_owned();
     let found = [
-        ("Rust source", "src".to_owned(), ".rs"),
-        ("Python source", library.unwrap_or_default(), ".py"),
-        ("minified JavaScript", plotly, "plotly.min.js"),
+        ("Rust source", vec!["src".to_owned()], ".rs"),
+        ("Rust libraries", vec![package("tokio"), package("regex-automata")], ".rs"),
+        ("Python source", vec![library.unwrap_or_default()], ".py"),
+        ("minified JavaScript", vec![plotly], "plotly.min.js"),
     ]
-    .map(|(name, dir, ends)| {
+    .map(|(name, dirs, ends)| {
         let mut text = String::new();
-        read(Path::new(&dir), ends, &mut text);
+        dirs.iter().for_each(|dir| read(Path::new(dir), ends, &mut text));
         (name, text)
     });
     found

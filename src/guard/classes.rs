@@ -72,27 +72,27 @@ macro_rules! bytes {
 
 /// Fills `blocks` with the masks of `text` and one empty block after.
 pub(super) fn classify(text: &[u8], blocks: &mut Vec<Block>) {
-    blocks.clear();
-    extend(text, blocks);
+    fill(text, 0, blocks);
 }
 
 /// Turns the masks of a text that begins with `text` into those of `text`.
 pub(super) fn cut(text: &[u8], blocks: &mut Vec<Block>) {
-    blocks.truncate(text.len() / 64);
-    extend(text, blocks);
+    fill(text, text.len() / 64, blocks);
 }
 
-/// Adds the masks of the rest of `text` to those of its beginning.
-fn extend(text: &[u8], blocks: &mut Vec<Block>) {
-    let (whole, rest) = text[64 * blocks.len()..].as_chunks::<64>();
-    masks(whole, blocks);
-    if !rest.is_empty() {
-        // Padded with a byte that is in none of the classes.
-        let mut last = [b'\t'; 64];
-        last[..rest.len()].copy_from_slice(rest);
-        masks(&[last], blocks);
+/// Makes `blocks` those of `text`, of which `known` are there.
+fn fill(text: &[u8], known: usize, blocks: &mut Vec<Block>) {
+    let (whole, rest) = text[64 * known..].as_chunks::<64>();
+    let count = known + whole.len();
+    blocks.resize(text.len().div_ceil(64) + 1, Block::default());
+    masks(whole, &mut blocks[known..count]);
+    // Padded with a byte that is in none of the classes.
+    let mut last = [b'\t'; 64];
+    last[..rest.len()].copy_from_slice(rest);
+    masks(&[last], &mut blocks[count..=count]);
+    if let Some(behind) = blocks.get_mut(count + 1) {
+        *behind = Block::default();
     }
-    blocks.push(Block::default());
 }
 
 /// Work on masks. Its method must be inlined, so that it is compiled for the machine's bit instructions.
@@ -113,12 +113,12 @@ pub(super) trait Work {
     }
 }
 
-fn masks(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
+fn masks(whole: &[[u8; 64]], blocks: &mut [Block]) {
     #[cfg(target_arch = "x86_64")]
     if super::simd::classify(whole, blocks) {
         return;
     }
-    blocks.extend(whole.iter().map(portable));
+    blocks.iter_mut().zip(whole).for_each(|(block, bytes)| *block = portable(bytes));
 }
 
 /// The masks of 64 bytes, with instructions that every machine has.

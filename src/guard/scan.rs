@@ -442,10 +442,12 @@ impl Work for Scanner<'_> {
             (word_carry, alnum_carry, digit_carry) = (here.word >> 63, alnum >> 63, here.digit >> 63);
 
             let tail = u128::from(here.digit >> 61);
-            let pairs = alnum_starts & letter_pairs(&here, &next);
-            let plus = opening(&here, &next);
-            if pairs | plus != 0 || may_hold_number(&here, &next, before_digit as u64) {
-                self.numbers_in(base, (here, next), (digits, before_digit, digit_tail), (plus, pairs));
+            if here.digit | next.digit != 0 {
+                let pairs = alnum_starts & letter_pairs(&here, &next);
+                let plus = opening(&here, &next);
+                if pairs | plus != 0 || may_hold_number(&here, &next, before_digit as u64) {
+                    self.numbers_in(base, (here, next), (digits, before_digit, digit_tail), (plus, pairs));
+                }
             }
             digit_tail = tail;
             let mut long = runs(wide(here.word, next.word), 16) as u64 & word_starts;

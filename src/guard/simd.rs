@@ -15,8 +15,8 @@ use super::classes::{Block, Work};
 /// 64 bytes.
 type Halves = [__m256i; 2];
 
-/// Appends the masks of `whole`; `false`, with nothing done, on a machine without AVX2.
-pub(super) fn classify(whole: &[[u8; 64]], blocks: &mut Vec<Block>) -> bool {
+/// Writes the masks of `whole`; `false`, with nothing done, on a machine without AVX2.
+pub(super) fn classify(whole: &[[u8; 64]], blocks: &mut [Block]) -> bool {
     if !std::arch::is_x86_feature_detected!("avx2") {
         return false;
     }
@@ -45,11 +45,9 @@ fn work_on_bits(work: &mut impl Work) {
 }
 
 #[target_feature(enable = "avx2")]
-fn classify_avx2(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
-    // Not `extend`, into which AVX2 code is not inlined.
-    let known = blocks.len();
-    blocks.resize(known + whole.len(), Block::default());
-    for (block, bytes) in blocks[known..].iter_mut().zip(whole) {
+fn classify_avx2(whole: &[[u8; 64]], blocks: &mut [Block]) {
+    // Not `for_each`, into which AVX2 code is not inlined.
+    for (block, bytes) in blocks.iter_mut().zip(whole) {
         *block = block_of(bytes);
     }
 }

@@ -204,7 +204,10 @@ impl<S> EndingWord<S> {
 /// Whether a text ends in a word, ignoring ASCII case.
 #[inline]
 pub(super) fn ends(text: &[u8], word: &[u8]) -> bool {
-    text.len() >= word.len() && text[text.len() - word.len()..].eq_ignore_ascii_case(word)
+    let Some(at) = text.len().checked_sub(word.len()) else { return false };
+    // Most differ in the first letter.
+    let same = |(a, b): (&u8, &u8)| (a ^ b) & !0x20 == 0;
+    text[at..].first().zip(word.first()).is_none_or(same) && text[at..].eq_ignore_ascii_case(word)
 }
 
 /// Words that a text may be as a whole, by their lengths.

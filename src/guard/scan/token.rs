@@ -76,14 +76,14 @@ impl Scanner<'_> {
         if self.byte(end) == b'<' && start + 44 <= self.to && confirm::mrz(&self.text[start..start + 44]) {
             return self.hit(self.ids.passport, start, start + 44);
         }
-        let lettered = self.text[start..end].iter().take(2).all(u8::is_ascii_alphabetic);
-        let states: &[_] = match end - start {
-            _ if !lettered => &[],
-            16 => &[self.ids.it_codice_fiscale, self.ids.uk_driving_licence],
-            18 => &[self.ids.mx_curp],
+        let word = &self.text[start..end];
+        let mixed = word.iter().take(2).all(u8::is_ascii_alphabetic) && word.iter().any(u8::is_ascii_digit);
+        let states: &[_] = match word.len() {
+            16 if mixed => &[self.ids.it_codice_fiscale, self.ids.uk_driving_licence],
+            18 if mixed => &[self.ids.mx_curp],
             _ => &[],
         };
-        if let Some(rule) = states.iter().find(|rule| self.is_id(**rule, &self.text[start..end])) {
+        if let Some(rule) = states.iter().find(|rule| self.is_id(**rule, word)) {
             return self.hit(*rule, start, end);
         }
         if !self.wallet(start, end) && !self.prefixed(start, end) {
