@@ -511,9 +511,17 @@ impl Scanner<'_> {
 
     /// Whether this is a line of a certificate or a file in base64: the line before is as long and full.
     fn is_line_of_base64(&self, start: usize, end: usize) -> bool {
-        let above = || start.checked_sub(end - start + 1).filter(|at| self.byte_before(*at) == b'\n');
-        self.is_full_line(start, end)
-            && above().is_some_and(|above| self.text[above..start - 1].iter().all(|byte| is_base64(*byte)))
+        let len = end - start;
+        let above = |above: usize| {
+            // By the masks of its beginning and its end, where there are any.
+            let full = |at: usize| self.bits(at, |block| block.run).trailing_ones() as usize >= len.min(64);
+            match above >= self.from {
+                true => full(above) && full(above + len - len.min(64)),
+                false => self.text[above..above + len].iter().all(|byte| is_base64(*byte)),
+            }
+        };
+        let before = || start.checked_sub(len + 1).filter(|at| self.byte_before(*at) == b'\n');
+        self.is_full_line(start, end) && before().is_some_and(above)
     }
 
     /// Whether this is a line as long as those of base64 are.
