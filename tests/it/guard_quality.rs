@@ -287,6 +287,30 @@ fn a_head_alone_does_not_make_a_count_a_word_or_a_date_a_finding() {
     }
 }
 
+/// Layouts of documents and dumps that none of the sets has: a line for each cell, a value on the line after its name.
+#[test]
+fn values_below_their_names_are_found() {
+    for text in [
+        "|===\n|name |ssn\n\n|Ann\n|«219-09-9998»\n|===\n",
+        "{|\n! name\n! bsn\n|-\n| Ann\n| «437483393»\n|}\n",
+        "{| class=\"wikitable\"\n! name !! bsn\n|-\n| Ann || «437483393»\n|}\n",
+        ".. list-table::\n   :header-rows: 1\n\n   * - name\n     - bsn\n   * - Ann\n     - «437483393»\n",
+        "array(2) {\n  [\"name\"]=>\n  string(3) \"Ann\"\n  [\"bsn\"]=>\n  string(9) \"«437483393»\"\n}\n",
+        "array(1) {\n  [\"bsn\"]=>\n  int(«437483393»)\n}\n",
+        "Person {\n    name: \"Ann\",\n    bsn: Some(\n        \"«437483393»\",\n    ),\n}\n",
+        "(:name \"Ann\" :bsn \"«437483393»\")\n",
+        "Ann Smith\nT «020 7946 0958»\n",
+        "machine h login bob password «hunter2Ab» account x\n",
+    ] {
+        let (start, end) = (text.find('«').unwrap(), text.find('»').unwrap() - '«'.len_utf8());
+        let plain = text.replace(['«', '»'], "");
+        let checked = Guard::default().check(&plain);
+        let found: Vec<_> = checked.findings.iter().map(|finding| (finding.start, finding.end)).collect();
+        assert!(covered(&found, start, end), "{plain} -> {}", *checked.text);
+        assert_eq!(found.len(), 1, "{plain} -> {}", *checked.text);
+    }
+}
+
 /// The spaces before a head are over an index, and are a gap like any other.
 #[test]
 fn a_password_is_found_in_a_frame_of_any_shape() {
