@@ -380,10 +380,8 @@ impl Workflows {
         loop {
             let mut flow = self.look(requester, id).await?;
             let seq = flow.state.seq;
-            let (event, results) = match control {
-                Control::Approve(task, _) => (approved(requester, task, confirmed.clone()), Vec::new()),
-                control => self.steering_event(requester, &flow, control).await?,
-            };
+            let (event, results) =
+                self.steering_event(requester, &flow, control, confirmed.as_deref()).await?;
             let now = self.0.parts.clock.now().timestamp_millis();
             flow.state.apply(&event, now)?;
             let append = Append {
@@ -441,19 +439,20 @@ impl Workflows {
         asked.map_err(WorkflowError::NotConfirmed)
     }
 
-    /// The event that a control comes down to.
+    /// The event that a control comes down to. `confirmed` is the definition of the tool that an approval confirms.
     async fn steering_event(
         &self,
         requester: &Requester,
         flow: &Flow,
         control: &Control,
+        confirmed: Option<&str>,
     ) -> Result<(Event, Vec<TaskResult>), WorkflowError> {
         let by = requester.principal.clone();
         let event = match control.clone() {
             Control::Pause => Event::Paused { by },
             Control::Resume => Event::Resumed { by },
             Control::Abort => Event::Aborting { by },
-            Control::Approve(task, _) => approved(requester, &task, None),
+            Control::Approve(task, _) => approved(requester, &task, confirmed),
             Control::Refuse(task) => Event::Refused { task, by },
             Control::Decide(task, decision, result) => {
                 let generation = flow.state.tasks.get(&task).map_or(0, |task| task.generation);
@@ -487,7 +486,8 @@ impl Workflows {
     }
 }
 
-fn approved(requester: &Requester, task: &str, confirmed: Option<String>) -> Event {
+fn approved(requester: &Requester, task: &str, confirmed: Option<&str>) -> Event {
+    let confirmed = confirmed.map(str::to_owned);
     Event::Approved { task: task.to_owned(), by: requester.principal.clone(), confirmed }
 }
 

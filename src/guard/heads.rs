@@ -890,7 +890,7 @@ impl Places {
     const FULL: usize = 192;
 
     /// Adds the places after the set bits, and what `with` has there: at most 32, because words have a separator between them.
-    /// Writes so many at once, whether they exist or not.
+    /// `STEP` places are written at once, whether they exist or not.
     #[inline(always)]
     fn add<const STEP: usize>(&mut self, base: usize, mut bits: u64, with: u64) {
         let count = bits.count_ones() as usize;

@@ -1,6 +1,7 @@
-//! Asking a person whether a program, or a task of a workflow, may call a tool: by elicitation where the protocol has requests of servers, and by a
-//! result that asks for input where it has not (2026-07-28). In the second case the run goes on while no one is connected: the
-//! program waits in its sandbox until the client calls again with the answer, or until its patience is over.
+//! Asking a person whether a program, or a task of a workflow, may call a tool: by elicitation where the protocol has
+//! requests of servers, and by a result that asks for input where it has not (2026-07-28). In the second case the run goes on
+//! while no one is connected: the program waits in its sandbox until the client calls again with the answer, or until its
+//! patience is over.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -248,7 +248,7 @@ def flat(text):
 
 
 def whole(text):
-    """The text with half characters, which no encoding can carry, as they are written in code."""
+    """The text with lone surrogates, which UTF-8 cannot encode, as escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -412,11 +412,11 @@ impl Driver {
 
     async fn begin(&mut self, task: String) -> Result<(), Fault> {
         let prepared = self.prepare(&task).await?;
-        let waits = if matches!(prepared, Prepared::Items(_) | Prepared::Ready(_)) {
-            self.waits_for_approval(&task).await
-        } else {
-            None
-        };
+        if matches!(prepared, Prepared::Items(_) | Prepared::Ready(_))
+            && let Some(reason) = self.waits_for_approval(&task).await
+        {
+            return self.write(vec![Event::Waiting { task, reason }], Vec::new(), None).await.map(drop);
+        }
         let attempt = self.state.tasks.get(&task).map_or(1, |state| state.attempt + 1);
         let inputs = match prepared {
             Prepared::Skip(reason) => {
@@ -424,10 +424,6 @@ impl Driver {
             }
             Prepared::Unusable(reason) => {
                 return self.write(vec![Event::Unusable { task, reason }], Vec::new(), None).await.map(drop);
-            }
-            Prepared::Items(_) | Prepared::Ready(_) if waits.is_some() => {
-                let reason = waits.flatten();
-                return self.write(vec![Event::Waiting { task, reason }], Vec::new(), None).await.map(drop);
             }
             Prepared::Items(items) => {
                 return self.write(vec![Event::Expanded { task, items }], Vec::new(), None).await.map(drop);
