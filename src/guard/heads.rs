@@ -1333,14 +1333,13 @@ fn is_secret(value: &str, password: bool, trust: Trust) -> bool {
     // Two stars are left by a mask, whatever is next to them.
     let masked =
         value.contains("**") || count(|byte| b"*xX.-#".contains(byte)) == bytes.len() || other == bytes.len();
-    let around = [("[", "]"), ("<", ">"), ("${", "}"), ("{{", "}}"), ("%", "%"), ("(", ")")];
+    let around = [("[", "]"), ("<", ">"), ("${", "}"), ("{{", "}}"), ("%", "%"), ("(", ")"), ("^", "$")];
     let escaped = value.contains("\\u");
     let template = around.iter().any(|(open, close)| value.starts_with(open) && value.ends_with(close))
         || value.starts_with('$') && symbol == 1;
     let code = value.contains("=>")
         || value.contains("://")
-        || value.starts_with("--")
-        || value.starts_with("arn:")
+        || ["--", "arn:", "#/"].iter().any(|start| value.starts_with(start))
         || (value.contains('(') || value.contains('[')) && value.ends_with([')', ']', ',', ';']);
     let uuid = bytes.len() == 36 && count(|byte| *byte == b'-') == 4 && count(u8::is_ascii_hexdigit) == 32;
     let number = lower + upper == 0 && symbol == 0 || value.parse::<f64>().is_ok();

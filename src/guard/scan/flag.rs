@@ -198,7 +198,8 @@ impl Scanner<'_> {
             .take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))
             .count();
         let host = &self.text[at + 1..at + 1 + host];
-        let named = !user.is_empty() && user.iter().all(|byte| is_word(*byte) || b".\\/".contains(byte));
+        let named = !matches!(user, b"" | b"mailto")
+            && user.iter().all(|byte| is_word(*byte) || b".\\/".contains(byte));
         let is_host = match self.text[start - 1] {
             b':' => {
                 let socket = matches!(host, b"tcp" | b"unix") && self.byte(at + 1 + host.len()) == b'(';
