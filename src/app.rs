@@ -264,7 +264,7 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
         policies,
         handles,
         tokens,
-        outputs: Outputs::new(objects, config.data_dir.clone(), MAX_OUTPUT_BYTES),
+        outputs: Outputs::new(objects, config.data_dir.clone(), MAX_OUTPUT_BYTES, Clock::system()),
         are_outputs_apart,
         bridge: Some(bridge(config, store, ends.shutdown.clone())?).filter(|bridge| !bridge.is_empty()),
         crash: CrashAt::named(config.crash_at.as_deref()),

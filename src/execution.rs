@@ -241,7 +241,7 @@ struct Core {
     /// Until when no other replica takes what this one holds.
     lease: replica::Lease,
     /// What the last writes found.
-    no_room: health::NoRoom,
+    room: health::Room,
 }
 
 /// Who calls and for what.
@@ -360,7 +360,7 @@ impl Execution {
     pub fn new(parts: Parts, shutdown: CancellationToken) -> Self {
         let (policies, bridge) = (parts.policies.clone(), parts.bridge.clone());
         let lease = replica::Lease::new(parts.clock.clone());
-        let no_room = health::NoRoom::default();
+        let room = health::Room::new(parts.clock.clone());
         let core = Arc::new(Core {
             parts,
             runs: TaskTracker::new(),
@@ -373,7 +373,7 @@ impl Execution {
             tools: tools::ToolRooms::default(),
             flows: workflows::Flows::default(),
             lease,
-            no_room,
+            room,
         });
         Self {
             runs: Runs(Arc::clone(&core)),

@@ -24,7 +24,7 @@ use crate::telemetry::metrics;
 
 use super::attempts::Fault;
 use super::crash::crash_point;
-use super::health::noted;
+use super::health::Write;
 use super::provider::access_of;
 use super::write_behind::Deferred;
 use super::{Core, ExecutionError, Hosts, Progress, ProgressSender};
@@ -202,7 +202,12 @@ impl Sandboxes {
             let waiting = self.0.store().signals().watch(&ask.key);
             let asked = Instant::now();
             crash_point!(self.0, "acquire.before");
-            let answer = match noted(&self.0.no_room.to_begin, self.0.store().acquire(ask, limits).await) {
+            let answer = self.0.store().acquire(ask, limits).await;
+            // The other answers are read, not written.
+            if matches!(answer, Err(_) | Ok(Acquired::Ready(..) | Acquired::Create(_))) {
+                self.0.room.note(Write::Begin, answer.as_ref().err());
+            }
+            let answer = match answer {
                 Ok(answer) => answer,
                 // Someone is in the way, for as long as this call may wait: the same run keeps its place.
                 Err(error)

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use serde::Serialize;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::lock;
+use crate::domain::{Clock, lock};
 use crate::e2b::{CircuitState, ListFilter};
 use crate::store::{DatabaseState, StoreError};
 use crate::telemetry::metrics;
@@ -18,45 +18,52 @@ use super::{Core, ExecutionError};
 const MOMENT: Duration = Duration::from_secs(1);
 /// How long the database may take to count what lives.
 const COUNTING: Duration = Duration::from_secs(2);
-/// How long a failure counts if nothing like it is tried again.
-const RECENT: Duration = Duration::from_secs(60);
-
-/// Whether the last one of its kind failed, a moment ago. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Failing(Arc<Mutex<Option<Instant>>>);
-
-impl Failing {
-    pub(super) fn note(&self, failed: bool) {
-        *lock(&self.0) = failed.then(Instant::now);
-    }
-
-    pub(super) fn is_so(&self) -> bool {
-        lock(&self.0).is_some_and(|at| at.elapsed() < RECENT)
-    }
+/// Writes to the database, by how much room they take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Write {
+    /// That this replica lives.
+    Live,
+    /// That a run begins.
+    Begin,
+    /// What a run came to.
+    Record,
 }
 
-/// Writes for which the disk under the database had no room. A probe does not write, and a database on a full disk answers.
-#[derive(Debug, Default)]
-pub(super) struct NoRoom {
-    pub(super) to_begin: Failing,
-    pub(super) to_record: Failing,
-    pub(super) to_live: Failing,
+/// The last write for which the disk under the database had no room, unless one that takes as much has found some since. A
+/// probe does not write, and a database on a full disk answers: so this is all that is known, and its time is told.
+#[derive(Debug)]
+pub(super) struct Room {
+    clock: Clock,
+    failed: Mutex<Option<(Write, DateTime<Utc>)>>,
 }
 
-impl NoRoom {
-    fn is_so(&self) -> bool {
-        [&self.to_begin, &self.to_record, &self.to_live].into_iter().any(Failing::is_so)
+impl Room {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, failed: Mutex::default() }
     }
-}
 
-/// Notes whether a write found room. One that failed for another reason says nothing about that.
-pub(super) fn noted<T>(failing: &Failing, written: Result<T, StoreError>) -> Result<T, StoreError> {
-    match written.as_ref().map_err(StoreError::state) {
-        Ok(_) => failing.note(false),
-        Err(Some(DatabaseState::Full)) => failing.note(true),
-        Err(_) => {}
+    /// Notes whether a write found room. One that failed for another reason says nothing about that.
+    pub(super) fn note(&self, write: Write, error: Option<&StoreError>) {
+        let is_full = error.is_some_and(|error| error.state() == Some(DatabaseState::Full));
+        let mut failed = lock(&self.failed);
+        let largest = failed.map_or(write, |(before, _)| before.max(write));
+        if is_full {
+            *failed = Some((largest, self.clock.now()));
+        } else if error.is_none() && write == largest {
+            *failed = None;
+        }
     }
-    written
+
+    /// As [`Self::note`], and gives back what became of the write.
+    pub(super) fn noted<T>(&self, write: Write, written: Result<T, StoreError>) -> Result<T, StoreError> {
+        self.note(write, written.as_ref().err());
+        written
+    }
+
+    /// When a write last found none.
+    fn full_at(&self) -> Option<DateTime<Utc>> {
+        lock(&self.failed).map(|(_, at)| at)
+    }
 }
 
 /// How the service is. Cheap to clone.
@@ -75,13 +82,16 @@ pub struct Checked {
     /// What does not work meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect: Option<&'static str>,
+    /// When that was found out, if not just now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<DateTime<Utc>>,
 }
 
 impl Health {
     /// What this service depends on, for a readiness probe, the console and `doctor`. Nothing here asks the provider.
     pub async fn checks(&self) -> Vec<Checked> {
-        let database = self.database().await;
-        let checked = |name, ok, state| Checked { name, ok, state, effect: None };
+        let (database, full_at) = (self.database().await, self.0.room.full_at());
+        let checked = |name, ok, state| Checked { name, ok, state, effect: None, at: None };
         // A start without them is refused.
         let migrations = checked("migrations", true, "applied");
         let provider = match (self.provider_problem().is_some(), self.provider_rests_for().is_some()) {
@@ -98,20 +108,22 @@ impl Health {
             false => checked("policy", true, "loaded"),
             true => checked("policy", false, "the changed file is invalid; the previous one is still in use"),
         };
-        let outputs = match (self.0.outputs().are_lost(), self.0.parts.are_outputs_apart) {
-            (true, _) => Checked {
+        let outputs = match (self.0.outputs().lost_at(), self.0.parts.are_outputs_apart) {
+            (at @ Some(_), _) => Checked {
+                at,
                 effect: Some(
                     "results have no complete outputs, pictures and files; a full disk, or a bucket that is away",
                 ),
                 ..checked("outputs", false, "not kept")
             },
-            (false, true) => {
+            (None, true) => {
                 checked("outputs", false, "kept on this machine alone, while others have replicas")
             }
-            (false, false) => checked("outputs", true, "found by every replica"),
+            (None, false) => checked("outputs", true, "found by every replica"),
         };
+        let at = full_at.filter(|_| database == DatabaseState::Full.as_str());
         let database =
-            Checked { effect: effect(database), ..checked("database", database == "serves", database) };
+            Checked { effect: effect(database), at, ..checked("database", database == "serves", database) };
         vec![database, migrations, provider, isolation, policy, outputs]
     }
 
@@ -129,7 +141,7 @@ impl Health {
         let health = self.clone();
         let asked = tokio::spawn(async move { health.ping_store().await });
         match tokio::time::timeout(MOMENT, asked).await {
-            Ok(Ok(Ok(()))) if self.0.no_room.is_so() => DatabaseState::Full.as_str(),
+            Ok(Ok(Ok(()))) if self.0.room.full_at().is_some() => DatabaseState::Full.as_str(),
             Ok(Ok(Ok(()))) => "serves",
             Ok(Ok(Err(error))) => error.state().map_or("refuses", DatabaseState::as_str),
             Ok(Err(_)) | Err(_) => "no answer yet",

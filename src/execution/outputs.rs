@@ -7,17 +7,16 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{ExecutionId, OutputChunk};
+use crate::domain::{Clock, ExecutionId, OutputChunk, lock};
 use crate::guard::Sanitized;
 use crate::objects::{ObjectError, Objects};
 use crate::telemetry::chain;
-
-use super::health::Failing;
 
 /// Something that can be read as a resource after the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,25 +44,30 @@ pub struct Outputs {
     /// Where an output lies while it grows.
     scratch: PathBuf,
     max_bytes: u64,
-    /// The last one could not be kept.
-    failing: Failing,
+    clock: Clock,
+    /// When the last one was lost, if it was.
+    lost: Arc<Mutex<Option<DateTime<Utc>>>>,
 }
 
 impl Outputs {
     /// Keeps outputs as objects, each at most `max_bytes` long; they grow in files without names under `scratch`.
-    pub fn new(objects: Objects, scratch: PathBuf, max_bytes: u64) -> Self {
-        Self { objects, scratch, max_bytes, failing: Failing::default() }
+    pub fn new(objects: Objects, scratch: PathBuf, max_bytes: u64, clock: Clock) -> Self {
+        Self { objects, scratch, max_bytes, clock, lost: Arc::default() }
     }
 
-    /// Whether outputs cannot be kept now, by the last that was to be.
-    pub(super) fn are_lost(&self) -> bool {
-        self.failing.is_so()
+    /// When the last output that was to be kept was lost, if it was.
+    pub(super) fn lost_at(&self) -> Option<DateTime<Utc>> {
+        *lock(&self.lost)
     }
 
     /// Notes whether an object was kept.
     fn noted(&self, kept: Result<(), ObjectError>) -> Result<(), ObjectError> {
-        self.failing.note(kept.is_err());
+        self.note(kept.is_err());
         kept
+    }
+
+    fn note(&self, is_lost: bool) {
+        *lock(&self.lost) = is_lost.then(|| self.clock.now());
     }
 
     /// The key of an output; none for a name that leads elsewhere.
@@ -279,7 +283,7 @@ impl Spool {
     /// is not kept at all.
     pub async fn finish(self) -> Option<Artifact> {
         if self.failed {
-            self.outputs.failing.note(true);
+            self.outputs.note(true);
             return None;
         }
         let (file, key) = (self.file?, Outputs::key(self.execution, self.name)?);
@@ -308,7 +312,7 @@ mod tests {
 
     fn outputs(dir: &tempfile::TempDir) -> Outputs {
         let objects = Objects::open(&Options::Directory(dir.path().to_owned())).unwrap();
-        Outputs::new(objects, dir.path().to_owned(), 100)
+        Outputs::new(objects, dir.path().to_owned(), 100, Clock::system())
     }
 
     #[tokio::test]

@@ -20,7 +20,7 @@ use crate::telemetry::{chain, metrics};
 
 use super::acquire::Held;
 use super::crash::crash_point;
-use super::health::noted;
+use super::health::Write;
 use super::outputs::Artifact;
 use super::write_behind::Deferred;
 use super::{Call, Core, ExecutionError, Finished, Record, ToolCall};
@@ -192,7 +192,7 @@ impl Core {
         has_key: bool,
     ) {
         let ended = Instant::now();
-        match noted(&self.no_room.to_record, self.store().record(&finished, limits).await) {
+        match self.room.noted(Write::Record, self.store().record(&finished, limits).await) {
             Ok(_) => crash_point!(self, "record.written"),
             Err(error) if error.is_retryable() => {
                 tracing::warn!(error = %error, execution.id = %finished.id, "a record waits for the database");

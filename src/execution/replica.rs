@@ -11,7 +11,7 @@ use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::Core;
-use super::health::noted;
+use super::health::Write;
 use crate::domain::{Clock, ContextId, ContextKey, lock};
 use crate::store::Acquire;
 use crate::telemetry::chain;
@@ -145,7 +145,7 @@ impl Core {
 
     async fn heartbeat(&self, wanted: &mut Vec<(ContextId, ContextKey)>) {
         let (asked, lease) = (self.lease.now(), self.options().limits.replica_lease);
-        match noted(&self.no_room.to_live, self.store().heartbeat(&self.parts.owner, lease).await) {
+        match self.room.noted(Write::Live, self.store().heartbeat(&self.parts.owner, lease).await) {
             Ok(now_wanted) => {
                 if self.lease.left().is_zero() {
                     self.remembered.lost_its_lease();

@@ -24,7 +24,7 @@ use crate::store::{
 use crate::telemetry::metrics;
 
 use super::Core;
-use super::health::noted;
+use super::health::Write;
 use crate::telemetry::chain;
 
 /// Bytes of results, as JSON, that wait with their records. A record itself always waits: without its result it is small.
@@ -263,7 +263,8 @@ impl Core {
                     None => *reading.insert(self.read_time().await?),
                 };
                 finished.ended_at = Some(reading.time_of(*ended));
-                noted(&self.no_room.to_record, self.store().record(finished, &self.options().limits).await)
+                self.room
+                    .noted(Write::Record, self.store().record(finished, &self.options().limits).await)
                     .map(drop)
             }
             Deferred::Abandon { execution, status, error } => {

@@ -454,9 +454,19 @@ fn readyz_says_that_the_disk_is_full_and_what_is_refused_until_there_is_room() {
     assert_eq!(said["database"], "full", "{said}");
     let check = said["checks"].as_array().unwrap().iter().find(|check| check["name"] == "database").unwrap();
     assert!(check["ok"] == false && check["effect"].as_str().unwrap().contains("store_full"), "{said}");
+    let at = |said: &Value| {
+        let checks = said["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["name"] == "database").unwrap();
+        check["at"].as_str().map(|at| at.parse::<chrono::DateTime<chrono::Utc>>().unwrap())
+    };
+    let refused_at = at(&said).expect("the time of the write that found no room");
     std::fs::remove_file(filler).unwrap();
+    // Nothing has tried since: it is known as of then, and says so.
+    let said = database();
+    assert_eq!((&said["database"], at(&said)), (&json!("full"), Some(refused_at)), "{said}");
     assert_eq!(count()["structuredContent"]["output"], "1");
-    wait_for("the writes of this process find room", || database()["database"] == "serves");
+    let said = database();
+    assert_eq!((&said["database"], at(&said)), (&json!("serves"), None), "{said}");
 }
 
 /// The same under a Postgres: nothing is taken for a database that is away, nothing runs twice, and records follow.
