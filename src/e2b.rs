@@ -161,7 +161,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use circuit::CircuitState;
-pub use endpoint::{CLOUD_DOMAIN, Endpoint};
+pub use endpoint::{CLOUD_DOMAIN, Endpoint, is_domain};
 pub use error::{Deadline, E2bError, ProviderText, Subject};
 pub use execute::{Deadlines, Execution};
 pub use files::{Download, FileWatch, Files};

@@ -63,6 +63,11 @@ impl Write for Sieved {
     }
 }
 
+/// Whether a text is a filter of log lines.
+pub fn is_filter(text: &str) -> bool {
+    EnvFilter::try_new(text).is_ok()
+}
+
 /// Starts logging, and exporting, for the life of the process. Later calls do nothing. Each line goes through `sieve`:
 /// an error may quote a provider, and a provider a sandbox.
 ///

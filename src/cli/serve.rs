@@ -25,7 +25,7 @@ pub(super) struct ServeArgs {
     identity: Identity,
     /// Serve over HTTP at this address instead: MCP at /mcp and /sse. Port 0 picks a free port.
     #[arg(long, value_name = "ADDR:PORT")]
-    http: Option<std::net::SocketAddr>,
+    http: Option<String>,
 }
 
 /// How long shutdown may take once the client has closed its end.
@@ -36,7 +36,7 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 pub(super) async fn serve(args: ServeArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
     args.identity.into_flags(&mut sources.flags);
     if let Some(listen) = args.http {
-        sources.flags.insert("http.listen".into(), listen.to_string());
+        sources.flags.insert("http.listen".into(), listen);
     }
     let (config, _) = load_server(&sources)?;
     match config.http.listen {

@@ -323,7 +323,10 @@ impl Values {
             http: self.http()?,
             telemetry: TelemetryOptions {
                 format: self.one_of("log.format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])?,
-                filter: self.get("log.filter").to_owned(),
+                filter: match crate::telemetry::is_filter(self.get("log.filter")) {
+                    true => self.get("log.filter").to_owned(),
+                    false => return Err(self.invalid("log.filter", "it is not a filter")),
+                },
                 export: self.export()?,
             },
             crash_at: environment.get("PATHBOX_CRASH_AT").cloned(),
@@ -357,13 +360,19 @@ impl Values {
         let (api_url, sandbox_url) = (self.url("e2b.api_url")?, self.url("e2b.sandbox_url")?);
         Ok(match self.text("e2b.api_key") {
             None => Provider::Local,
-            Some(key) => Provider::E2b {
-                api_key: Secret::new(key),
-                domain: self.text("e2b.domain").unwrap_or_else(|| "e2b.app".to_owned()),
-                api_url,
-                sandbox_url,
-            },
+            Some(key) => {
+                Provider::E2b { api_key: Secret::new(key), domain: self.domain()?, api_url, sandbox_url }
+            }
         })
+    }
+
+    /// What goes into host names.
+    fn domain(&self) -> Result<String, ConfigError> {
+        let domain = self.text("e2b.domain").unwrap_or_else(|| "e2b.app".to_owned());
+        match crate::e2b::is_domain(&domain) {
+            true => Ok(domain),
+            false => Err(self.invalid("e2b.domain", format!("{domain:?} is not a host name"))),
+        }
     }
 
     fn limits(&self) -> Result<ContextLimits, ConfigError> {
@@ -483,9 +492,20 @@ fn from_environment(
         }
         let file = format!("{name}_FILE");
         if let Some(path) = environment.get(&file).filter(is_set) {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| ConfigError::File { path: path.into(), problem: error.to_string() })?;
-            return Ok(Some((file, text.trim_end_matches(['\r', '\n']).to_owned())));
+            let invalid = |problem: String| ConfigError::Invalid {
+                key: setting.key.to_owned(),
+                origin: Source::Environment(file.clone()),
+                problem: format!("the file {path} {problem}"),
+                allowed: setting.allowed.to_string(),
+            };
+            let text =
+                std::fs::read_to_string(path).map_err(|error| invalid(format!("cannot be read: {error}")))?;
+            let text = text.trim_end_matches(['\r', '\n']).to_owned();
+            // Without it another database or provider would serve, without a word.
+            if text.trim().is_empty() {
+                return Err(invalid("is empty".to_owned()));
+            }
+            return Ok(Some((file, text)));
         }
     }
     Ok(None)
@@ -535,7 +555,10 @@ fn flatten(path: &Path) -> Result<FileSettings, ConfigError> {
                 out.push((key, value.to_string()));
             }
             other => {
-                return Err(file_error(format!("`{key}` is a {}, not a single value", other.type_str())));
+                let kind = other.type_str();
+                return Err(file_error(format!(
+                    "`{key}`: a setting is a single value; this is of type {kind}"
+                )));
             }
         }
     }
@@ -638,9 +661,33 @@ mod tests {
             ("CRON_SECRET", "short"),
             ("PATHBOX_GUARD_MODE", "maybe"),
             ("FEATURE_CODE_EXECUTION", "2"),
+            ("PATHBOX_LOG", "=?="),
         ] {
             assert!(load(&sources(&[(name, value)])).is_err(), "{name}={value}");
         }
+    }
+
+    #[test]
+    fn a_secret_of_a_file_that_is_missing_or_empty_is_refused_by_name_and_not_taken_for_unset() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("secret");
+        for (text, problem) in [(None, "cannot be read"), (Some(""), "is empty"), (Some(" \n"), "is empty")] {
+            if let Some(text) = text {
+                std::fs::write(&file, text).unwrap();
+            }
+            for (name, key) in [("E2B_API_KEY_FILE", "e2b.api_key"), ("DATABASE_URL_FILE", "database_url")] {
+                let error = load(&sources(&[(name, file.to_str().unwrap())])).unwrap_err().to_string();
+                assert!(error.contains(name) && error.contains(key) && error.contains(problem), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_domain_of_a_provider_is_a_host_name() {
+        let load = |domain: &str| load(&sources(&[("E2B_API_KEY", "e2b_x"), ("E2B_DOMAIN", domain)]));
+        let error = load("https://e2b.example/").unwrap_err().to_string();
+        assert!(error.contains("`e2b.domain` (environment E2B_DOMAIN)"), "{error}");
+        assert!(load("e2b.example:3000").is_ok());
     }
 
     #[test]

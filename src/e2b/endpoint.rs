@@ -148,9 +148,14 @@ pub(super) fn check_id(id: &SandboxId) -> Result<&str, E2bError> {
     Err(E2bError::Setting { what: "sandbox id", problem })
 }
 
-pub(super) fn check_domain(what: &'static str, domain: &str) -> Result<(), E2bError> {
+/// Whether a text may be the domain of a provider; it may have a port.
+pub fn is_domain(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte);
-    if !domain.is_empty() && domain.len() <= 253 && domain.bytes().all(fits) {
+    !text.is_empty() && text.len() <= 253 && text.bytes().all(fits)
+}
+
+pub(super) fn check_domain(what: &'static str, domain: &str) -> Result<(), E2bError> {
+    if is_domain(domain) {
         return Ok(());
     }
     Err(E2bError::Setting { what, problem: "is not a domain name".to_owned() })

@@ -79,6 +79,17 @@ fn code_may_come_from_a_file_or_from_standard_input() {
 }
 
 #[test]
+fn an_address_to_serve_at_that_is_none_is_refused_with_an_example() {
+    let data = tempfile::tempdir().unwrap();
+    for address in ["localhost:8080", "8080", "127.0.0.1:99999"] {
+        let output = command(data.path()).args(["serve", "--http", address]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("`http.listen`") && said.contains("e.g. 127.0.0.1:8080"), "{said}");
+    }
+}
+
+#[test]
 fn a_tenants_own_limit_holds_from_the_next_call_on_and_can_be_taken_back() {
     let data = tempfile::tempdir().unwrap();
     let limit = |args: &[&str]| -> Value {
