@@ -119,6 +119,27 @@ pub enum BridgeError {
     },
 }
 
+/// What a caller wants of a tool server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Its tools: it is waited for.
+    Named,
+    /// Its tools among those of others: it is waited for unless it has failed.
+    Any,
+    /// Nothing: it is not waited for, and not started.
+    Nothing,
+}
+
+/// Whether a name is that of a server, or of a tool of it. `module`: the server's name in a program.
+pub fn is_of(name: &str, server: &str, module: &str) -> bool {
+    [server, module]
+        .iter()
+        .any(|of| name.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+}
+
+/// How long a server that has changed its tools is waited for by who needs none of them.
+const MOMENT: Duration = Duration::from_secs(1);
+
 /// How many of each ranking are fused.
 const FUSED: usize = 50;
 
@@ -181,24 +202,95 @@ impl Bridge {
         self.upstream(tenant, name).ok().map(|upstream| &upstream.server)
     }
 
-    /// The tools of a tenant. Servers that are not running are started, side by side; one that cannot be is named in
-    /// [`Catalog::problems`], and the tools of the others are there.
+    /// The tools of a tenant, once each of its servers has listed them or failed. Servers that are not running are started, side
+    /// by side; one that cannot be is named in [`Catalog::problems`], and the tools of the others are there.
     pub async fn catalog(&self, tenant: &TenantId) -> Arc<Catalog> {
-        let mine = || self.0.upstreams.iter().enumerate().filter(|(_, up)| up.server.serves(tenant));
-        let listed = join_all(mine().map(|(_, upstream)| async {
-            let server = &upstream.server;
-            let listing = upstream.listing(&self.0.shutdown).await;
-            Listed { server, listing, pinned: self.0.pins.of(server, tenant).await }
+        self.catalog_for(tenant, None, |_, _| Need::Named).await
+    }
+
+    /// As [`Self::catalog`], for a caller that waits for the servers that it needs, and no longer than `patience`. `need` is asked
+    /// with each server's name and its name in a program. What another server does holds no one up: it goes on starting.
+    pub async fn catalog_for(
+        &self,
+        tenant: &TenantId,
+        patience: Option<Duration>,
+        need: impl Fn(&str, &str) -> Need,
+    ) -> Arc<Catalog> {
+        let mine = self.serving(tenant);
+        let until = patience.map(|patience| Instant::now() + patience);
+        let listed = join_all(mine.iter().map(|(upstream, module)| {
+            let need = need(&upstream.server.name, module);
+            async move {
+                let server = &upstream.server;
+                let listing = self.listing(upstream, need, until).await;
+                Listed { server, module, listing, pinned: self.0.pins.of(server, tenant).await }
+            }
         }))
         .await;
-        let own = mine().any(|(_, upstream)| !upstream.server.tenants.is_empty()).then(|| tenant.clone());
-        let key = (own, mine().map(|(at, _)| at).collect::<Vec<usize>>());
+        let key = self.key(tenant);
         if let Some(known) = lock(&self.0.catalogs).get(&key).filter(|known| known.is_of(&listed)) {
             return Arc::clone(known);
         }
         let catalog = Arc::new(Catalog::of(listed, tenant, &self.0.pins).await);
         lock(&self.0.catalogs).insert(key, Arc::clone(&catalog));
         catalog
+    }
+
+    /// The tools of one server. Who stops to wait leaves it starting.
+    async fn listing(
+        &self,
+        upstream: &Arc<upstream::Upstream>,
+        need: Need,
+        until: Option<Instant>,
+    ) -> Result<Arc<upstream::Listing>, BridgeError> {
+        if let Some(listing) = upstream.at_hand() {
+            return Ok(listing);
+        }
+        let so_far = upstream.so_far();
+        let until = match need {
+            Need::Named => until,
+            Need::Any if !upstream.has_failed() => until,
+            // One that runs is asked again what it has: that takes a moment.
+            _ if so_far.is_ok() => Some(Instant::now() + MOMENT),
+            Need::Any => Some(Instant::now()),
+            Need::Nothing => return so_far,
+        };
+        let (starting, shutdown) = (Arc::clone(upstream), self.0.shutdown.clone());
+        let listing = tokio::spawn(async move { starting.listing(&shutdown).await });
+        let listed = match until {
+            None => Some(listing.await),
+            Some(until) => tokio::time::timeout_at(until, listing).await.ok(),
+        };
+        match listed {
+            Some(Ok(listed)) => listed,
+            Some(Err(_)) | None => upstream.so_far(),
+        }
+    }
+
+    /// Whether the server of a tool, by `server.tool`, answers without being started or asked first. The names of no server do.
+    pub fn is_at_hand(&self, tenant: &TenantId, tool: &str) -> bool {
+        let mine = self.serving(tenant);
+        let mut of = mine.iter().filter(|(upstream, module)| is_of(tool, &upstream.server.name, module));
+        of.all(|(upstream, _)| upstream.at_hand().is_some())
+    }
+
+    /// The names of a tenant's servers, each with its name in a program.
+    pub fn modules(&self, tenant: &TenantId) -> Vec<(String, String)> {
+        let mine = self.serving(tenant).into_iter();
+        mine.map(|(upstream, module)| (upstream.server.name.clone(), module)).collect()
+    }
+
+    /// The servers of a tenant, each with its name in a program.
+    fn serving(&self, tenant: &TenantId) -> Vec<(&Arc<upstream::Upstream>, String)> {
+        let mine: Vec<_> = self.0.upstreams.iter().filter(|up| up.server.serves(tenant)).collect();
+        let modules = names::identifiers(mine.iter().map(|up| up.server.name.as_str()), names::LIBRARY);
+        mine.into_iter().zip(modules).collect()
+    }
+
+    fn key(&self, tenant: &TenantId) -> CatalogKey {
+        let mine = || self.0.upstreams.iter().enumerate().filter(|(_, up)| up.server.serves(tenant));
+        let own = mine().any(|(_, upstream)| !upstream.server.tenants.is_empty()).then(|| tenant.clone());
+        (own, mine().map(|(at, _)| at).collect())
     }
 
     /// The tools of a catalog that fit a sentence best: by words, and by vectors where there is an endpoint for them. The
@@ -243,6 +335,11 @@ impl Bridge {
         upstream.call(&tool.name, arguments, meta, deadline, &self.0.shutdown).await
     }
 
+    /// What of a tenant's tools is not as it was accepted, as far as their servers have listed them. Starts none.
+    pub fn known_changes(&self, tenant: &TenantId) -> Vec<Change> {
+        lock(&self.0.catalogs).get(&self.key(tenant)).map_or_else(Vec::new, |known| known.changes().to_vec())
+    }
+
     /// What of a tenant's tools is not as it was accepted.
     pub async fn changes(&self, tenant: &TenantId) -> Vec<Change> {
         self.catalog(tenant).await.changes().to_vec()
@@ -254,7 +351,8 @@ impl Bridge {
     /// When that cannot be written.
     pub async fn accept(&self, tenant: &TenantId, server: &str) -> Result<usize, String> {
         let settings = &self.upstream(tenant, server).map_err(|error| error.to_string())?.server;
-        let hashes = self.catalog(tenant).await.hashes(server);
+        let need = |name: &str, _: &str| if name == server { Need::Named } else { Need::Nothing };
+        let hashes = self.catalog_for(tenant, None, need).await.hashes(server);
         self.0.pins.pin(settings, tenant, &hashes, true).await?;
         Ok(hashes.len())
     }

@@ -288,7 +288,7 @@ async fn state(service: &Service, by: &Operator) -> Result<Value, ExecutionError
         "runs": runs.iter().map(|row| run(service, by, row)).collect::<Vec<_>>(),
         "findings": findings,
         "cost": { "currency": service.usage.currency(), "lines": cost },
-        "tools": tools(service, &tenants).await,
+        "tools": tools(service, &tenants),
     }))
 }
 
@@ -299,7 +299,8 @@ async fn registered(service: &Service, contexts: &[ContextRow]) -> Result<Vec<Va
     for conversation in conversations.into_iter().take(CONVERSATIONS) {
         let view = |row: &PathRow| {
             json!({ "tenant": conversation.tenant, "owner": conversation.owner,
-                    "conversation": conversation.conversation, "path": row.path, "parent": row.parent, "status": row.status })
+                    "conversation": conversation.conversation, "path": row.path, "parent": row.parent, "status": row.status,
+                    "mergedInto": row.merged_into })
         };
         found.extend(service.paths.list(&conversation, false).await?.iter().map(view));
     }
@@ -346,12 +347,12 @@ fn tail(service: &Service, by: &Operator, row: &ExecutionRow) -> Option<String> 
     Some(text.chars().skip(skip).collect())
 }
 
-/// What is wrong with tool servers, and tools that are not as they were accepted.
-async fn tools(service: &Service, tenants: &BTreeSet<TenantId>) -> Vec<Value> {
+/// Tools that are not as they were accepted, of servers that have listed theirs. The page starts none and waits for none.
+fn tools(service: &Service, tenants: &BTreeSet<TenantId>) -> Vec<Value> {
     let Some(bridge) = &service.bridge else { return Vec::new() };
     let mut found = Vec::new();
     for tenant in tenants.iter().take(20) {
-        let changes = bridge.changes(tenant).await.into_iter();
+        let changes = bridge.known_changes(tenant).into_iter();
         found.extend(changes.map(|change| {
             json!({ "tenant": tenant, "server": change.server, "tool": change.tool, "what": change.what,
                     "blocked": change.blocked })

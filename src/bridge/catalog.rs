@@ -75,32 +75,37 @@ pub struct Catalog {
     changes: Vec<Change>,
     hashes: BTreeMap<String, Hashes>,
     key: Vec<(String, u64, String)>,
+    /// Servers without tools now, by their names in a program, and where their problem is.
+    down: Vec<(String, usize)>,
 }
 
 /// A server, its list, and what was accepted of it: `Ok(None)` when it was never listed.
 pub(super) struct Listed<'a> {
     pub(super) server: &'a Server,
+    /// Its name in a program.
+    pub(super) module: &'a str,
     pub(super) listing: Result<Arc<Listing>, BridgeError>,
     pub(super) pinned: Result<Option<Pinned>, String>,
 }
 
 impl Listed<'_> {
     fn key(&self) -> (String, u64, String) {
-        let version = self.listing.as_ref().map_or(0, |listing| listing.version);
+        let (version, problem) = match &self.listing {
+            Ok(listing) => (listing.version, String::new()),
+            Err(error) => (0, problem_of(error)),
+        };
         let digest = match &self.pinned {
             Ok(Some(pinned)) => pinned.digest.clone(),
             Ok(None) => String::new(),
             Err(_) => "unknown".to_owned(),
         };
-        (self.server.name.clone(), version, digest)
+        (self.server.name.clone(), version, digest + &problem)
     }
 }
 
 impl Catalog {
     /// Reads the lists. A server that was never listed is known from now on.
     pub(super) async fn of(listed: Vec<Listed<'_>>, tenant: &TenantId, pins: &Pins) -> Self {
-        let modules =
-            names::identifiers(listed.iter().map(|listed| listed.server.name.as_str()), names::LIBRARY);
         let mut catalog = Self {
             tools: Vec::new(),
             problems: Vec::new(),
@@ -110,26 +115,24 @@ impl Catalog {
             changes: Vec::new(),
             hashes: BTreeMap::new(),
             key: Vec::new(),
+            down: Vec::new(),
         };
-        for (mut listed, module) in listed.into_iter().zip(modules) {
-            let server = listed.server;
+        for mut listed in listed {
+            let (server, module) = (listed.server, listed.module);
             match &listed.listing {
                 Ok(listing) => {
-                    let tools = catalog.read(server, &module, listing);
+                    let tools = catalog.read(server, module, listing);
                     let hashes = hashes_of(&tools);
                     if let Ok(None) = listed.pinned {
                         listed.pinned = pins.pin(server, tenant, &hashes, false).await.map(Some);
                     }
                     catalog.add(server, tools, hashes, &listed.pinned);
                 }
-                Err(error) => catalog.problems.push(Problem {
-                    server: server.name.clone(),
-                    problem: match error {
-                        BridgeError::Start { why, .. } => why.clone(),
-                        other => other.to_string(),
-                    },
-                    fatal: true,
-                }),
+                Err(error) => {
+                    let (server, problem) = (server.name.clone(), problem_of(error));
+                    catalog.down.push((module.to_owned(), catalog.problems.len()));
+                    catalog.problems.push(Problem { server, problem, fatal: true });
+                }
             }
             catalog.key.push(listed.key());
         }
@@ -262,6 +265,17 @@ impl Catalog {
         self.by_name.get(name).map(|at| &self.tools[*at])
     }
 
+    /// Servers without tools now, each with its name in a program, and why.
+    pub fn down_by_module(&self) -> impl Iterator<Item = (&str, &Problem)> {
+        self.down.iter().map(|(module, at)| (module.as_str(), &self.problems[*at]))
+    }
+
+    /// Why a server, or the server of a tool, has no tools now.
+    pub fn down(&self, name: &str) -> Option<&Problem> {
+        let mut down = self.down_by_module();
+        down.find(|(module, problem)| super::is_of(name, &problem.server, module)).map(|(_, problem)| problem)
+    }
+
     /// The tools that fit a sentence best.
     pub fn search(&self, query: &str, limit: usize) -> Vec<&Tool> {
         self.index.search(query, limit).iter().map(|hit| &self.tools[hit.at]).collect()
@@ -282,6 +296,13 @@ impl Catalog {
             }
         }
         out
+    }
+}
+
+fn problem_of(error: &BridgeError) -> String {
+    match error {
+        BridgeError::Start { why, .. } => why.clone(),
+        other => other.to_string(),
     }
 }
 

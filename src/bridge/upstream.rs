@@ -15,8 +15,8 @@ use rmcp::service::ClientServiceExt;
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, NotificationContext, RunningService, ServiceError,
 };
-use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError};
+use rmcp::transport::{DynamicTransportError, StreamableHttpClientTransport};
 use rmcp::{ClientHandler, RoleClient};
 use serde_json::{Map, Value};
 use tokio::sync::{Mutex, Semaphore};
@@ -29,6 +29,7 @@ use super::oauth::{Authorized, Tokens};
 use super::pins::ToolStore;
 use super::{BridgeError, Era, Server, Transport};
 use crate::domain::lock;
+use crate::telemetry::chain;
 
 /// Pages of a list, and tools in all; a list that goes on is cut there.
 const MAX_PAGES: usize = 1_000;
@@ -78,6 +79,18 @@ pub(super) struct Upstream {
     permits: Semaphore,
     tokens: Option<Arc<Tokens>>,
     versions: AtomicU64,
+    known: SyncMutex<Known>,
+}
+
+/// What can be said of a server without waiting for it.
+#[derive(Debug, Default)]
+struct Known {
+    /// Its last list, and over which connection it came.
+    listing: Option<(Arc<Listing>, Arc<Connection>)>,
+    /// Whether it is being started, or asked again.
+    is_asked: bool,
+    /// Why its last start, or list, failed.
+    failed: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -134,17 +147,55 @@ impl Upstream {
             }
             _ => None,
         };
-        Self { server, environment, state: Mutex::default(), permits, tokens, versions: AtomicU64::new(1) }
+        Self {
+            server,
+            environment,
+            state: Mutex::default(),
+            permits,
+            tokens,
+            versions: AtomicU64::new(1),
+            known: SyncMutex::default(),
+        }
+    }
+
+    /// Its tools, if it runs and has said nothing of a change.
+    pub(super) fn at_hand(&self) -> Option<Arc<Listing>> {
+        let known = lock(&self.known);
+        let (listing, connection) = known.listing.as_ref()?;
+        let is_stale = known.is_asked || connection.changed.load(Ordering::Acquire);
+        (!is_stale && !connection.peer.is_transport_closed()).then(|| Arc::clone(listing))
+    }
+
+    /// Whether its last start, or list, failed.
+    pub(super) fn has_failed(&self) -> bool {
+        lock(&self.known).failed.is_some()
+    }
+
+    /// Its last list, while there may be another; else why there is none.
+    pub(super) fn so_far(&self) -> Result<Arc<Listing>, BridgeError> {
+        let known = lock(&self.known);
+        known.listing.as_ref().map(|(listing, _)| Arc::clone(listing)).ok_or_else(|| BridgeError::Start {
+            server: self.server.name.clone(),
+            why: match &known.failed {
+                Some(why) => why.clone(),
+                None if known.is_asked => "it is still starting".to_owned(),
+                None => "it is not started: name it in the code, or in `tools`".to_owned(),
+            },
+            retry_in: Duration::ZERO,
+        })
     }
 
     /// The server's tools; of a running one that has said nothing of a change, those that it listed before.
     pub(super) async fn listing(&self, shutdown: &CancellationToken) -> Result<Arc<Listing>, BridgeError> {
         let mut state = self.state.lock().await;
-        let connection = self.connected(&mut state, shutdown).await?;
-        let is_stale = connection.changed.swap(false, Ordering::AcqRel);
-        if let Some(listing) = state.listing.as_ref().filter(|_| !is_stale) {
-            return Ok(Arc::clone(listing));
+        if let Some(listing) = self.at_hand() {
+            return Ok(listing);
         }
+        lock(&self.known).is_asked = true;
+        let connection = self.connected(&mut state, shutdown).await.inspect_err(|_| {
+            lock(&self.known).is_asked = false;
+        })?;
+        connection.changed.store(false, Ordering::Release);
         let list = tokio::time::timeout(self.server.start_timeout, list(&connection.peer));
         let listed = match list.await {
             Ok(Ok(listed)) => Ok(listed),
@@ -162,6 +213,8 @@ impl Upstream {
                 }
                 let listing = Arc::new(listing);
                 state.listing = Some(Arc::clone(&listing));
+                let known = Some((Arc::clone(&listing), connection));
+                *lock(&self.known) = Known { listing: known, ..Known::default() };
                 Ok(listing)
             }
             Err(why) => {
@@ -269,6 +322,7 @@ impl Upstream {
         state.not_before = Some(Instant::now() + pause);
         state.listing = None;
         state.why.clone_from(&why);
+        *lock(&self.known) = Known { failed: Some(why.clone()), ..Known::default() };
         tracing::warn!(tool.server = %self.server.name, "a tool server could not be started: {why}");
         BridgeError::Start { server: self.server.name.clone(), why, retry_in: pause }
     }
@@ -368,8 +422,10 @@ impl Connection {
     /// What an error of rmcp's means, with what the process said. Its end is known, and its last lines are read, a moment after
     /// its pipe broke.
     async fn describe(&self, error: &ServiceError) -> String {
-        if !matches!(error, ServiceError::TransportClosed | ServiceError::Cancelled { .. }) {
-            return error.to_string();
+        match error {
+            ServiceError::TransportClosed | ServiceError::Cancelled { .. } => {}
+            ServiceError::TransportSend(error) => return carried(error),
+            other => return other.to_string(),
         }
         for _ in 0..20 {
             tokio::time::sleep(Duration::from_millis(25)).await;
@@ -422,16 +478,20 @@ fn refusal(error: &ClientInitializeError) -> String {
     if error.is_authorization_required() {
         return "it requires authorization: set its token in `headers`, or `oauth` to obtain one".to_owned();
     }
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
+    match error {
+        ClientInitializeError::TransportError { error, .. } => carried(error),
+        other => chain(other),
     }
-    text
+}
+
+/// Why nothing was carried, without the names of types and the address, which are for the log and the settings.
+fn carried(error: &DynamicTransportError) -> String {
+    match error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+        Some(StreamableHttpError::Client(error)) => {
+            std::error::Error::source(error).map_or_else(|| chain(error), chain)
+        }
+        _ => chain(error.error.as_ref()),
+    }
 }
 
 fn http(

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::contexts::open;
 use super::{load, table};
 use crate::bridge::types::{Style, signature};
-use crate::bridge::{Bridge, Catalog, Content, Tool};
+use crate::bridge::{Bridge, Catalog, Content, Need, Tool, is_of};
 use crate::config::{Config, Sources};
 use crate::domain::TenantId;
 
@@ -94,6 +94,25 @@ pub(super) async fn tools(command: ToolsCommand, sources: Sources) -> anyhow::Re
     done
 }
 
+impl ToolsCommand {
+    /// The server, or a tool of it, that the command is about; `None`: all of them.
+    fn server(&self) -> Option<&String> {
+        match self {
+            Self::Ls { server, .. } => server.as_ref(),
+            Self::Call { tool: name, .. } | Self::Accept { server: name, .. } => Some(name),
+            Self::Search { .. } | Self::Check { .. } => None,
+        }
+    }
+}
+
+/// What a command that is about one server, or about all, needs of a server.
+fn need(named: Option<&String>, server: &str, module: &str) -> Need {
+    match named {
+        Some(name) if !is_of(name, server, module) => Need::Nothing,
+        _ => Need::Named,
+    }
+}
+
 async fn run(command: ToolsCommand, config: &Config, bridge: &Bridge) -> anyhow::Result<ExitCode> {
     let (ToolsCommand::Ls { whose, .. }
     | ToolsCommand::Search { whose, .. }
@@ -101,7 +120,10 @@ async fn run(command: ToolsCommand, config: &Config, bridge: &Bridge) -> anyhow:
     | ToolsCommand::Check { whose }
     | ToolsCommand::Accept { whose, .. }) = &command;
     let (tenant, as_json) = (whose.tenant.clone().unwrap_or_else(|| config.tenant.clone()), whose.json);
-    let catalog = bridge.catalog(&tenant).await;
+    let is_named =
+        |name: &&String| bridge.modules(&tenant).iter().any(|(of, module)| is_of(name, of, module));
+    let named = command.server().filter(is_named);
+    let catalog = bridge.catalog_for(&tenant, None, |server, module| need(named, server, module)).await;
     let found: Vec<&Tool> = match &command {
         ToolsCommand::Ls { server, .. } => catalog
             .tools
@@ -141,7 +163,8 @@ async fn run(command: ToolsCommand, config: &Config, bridge: &Bridge) -> anyhow:
             })
             .collect();
         table(&["tool", "", "what it does"], &rows);
-        for problem in catalog.problems.iter().filter(|problem| problem.fatal) {
+        let is_asked_about = |server: &str| named.is_none_or(|name| is_of(name, server, server));
+        for problem in catalog.problems.iter().filter(|p| p.fatal && is_asked_about(&p.server)) {
             say!("{}: {}", problem.server, problem.problem);
         }
     }
@@ -164,8 +187,16 @@ async fn call(
     (name, arguments, yes): (&str, &str, bool),
 ) -> anyhow::Result<ExitCode> {
     let Some(tool) = catalog.find(name) else {
+        if let Some(down) = catalog.down(name) {
+            bail!("the tool server {} is not available: {}", down.server, down.problem);
+        }
         let near: Vec<String> = catalog.search(name, 3).iter().map(|tool| tool.full_name()).collect();
-        bail!("there is no tool {name:?}; the nearest are: {}", near.join(", "));
+        let near = if near.is_empty() {
+            "`pathbox tools ls` lists all".to_owned()
+        } else {
+            format!("similar names: {}", near.join(", "))
+        };
+        bail!("there is no tool {name:?}; {near}");
     };
     let arguments: Map<String, Value> =
         serde_json::from_str(arguments).context("the arguments are not a JSON object")?;

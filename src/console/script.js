@@ -66,8 +66,9 @@ function pathItem({ at, context, depth }, runs) {
   const id = place(at);
   const running = runs.find((run) => run.lives && place(run) === id && run.status === "running");
   const { tenant, owner, conversation, path } = at;
+  const closed = at.status && at.status !== "active" && !context;
   const acts = el("span", { class: "acts" },
-    el("button", { type: "button", "data-key": "branch" + id, "aria-expanded": String(branching === id), "aria-label": "Branch from path " + path,
+    !closed && el("button", { type: "button", "data-key": "branch" + id, "aria-expanded": String(branching === id), "aria-label": "Branch from path " + path,
       onclick: () => { branching = branching === id ? "" : id; draw(); $("branch")?.focus(); } }, "Branch"),
     context && twice("end" + id, "End", "End it?", "the context of path " + path, () => act("end", { tenant, owner, conversation, path }, "The context has ended.")));
   const naming = branching === id && el("form", { class: "branching", onsubmit: (event) => {
@@ -80,7 +81,8 @@ function pathItem({ at, context, depth }, runs) {
     el("label", { class: "hidden", for: "branch" }, "Name of the new path"),
     el("input", { id: "branch", "data-key": "branch-name", placeholder: "new-path", required: true, maxlength: "128", pattern: "[A-Za-z0-9_.:@\\-]+" }),
     el("button", {}, "Create"));
-  const about = context ? `${count(context.executions, "run")} · used ${age(context.lastUsedAt)} ago` : at.parent ? "from " + at.parent : "no sandbox";
+  const about = context ? `${count(context.executions, "run")} · used ${age(context.lastUsedAt)} ago`
+    : at.status === "merged" && at.mergedInto ? "into " + at.mergedInto : at.parent ? "from " + at.parent : "no sandbox";
   return el("li", { class: (running ? "run " : "") + (depth ? "d" + Math.min(depth, 3) : "") }, el("span", { class: "name" }, path),
     pill(running ? "running" : context ? context.status : at.status || "active", context ? undefined : ""), el("span", { class: "age" }, about), acts, naming);
 }

@@ -22,8 +22,8 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use crate::bridge::types::{Style, documentation, signature, type_of};
-use crate::bridge::{Bridge, BridgeError, Catalog, Content, Tool};
-use crate::domain::{CodeRequest, ExecutionId, Language, ToolsWanted, lock};
+use crate::bridge::{Bridge, BridgeError, Catalog, Content, Need, Problem, Tool, is_of};
+use crate::domain::{CodeRequest, ExecutionId, Language, TenantId, ToolsWanted, lock};
 use crate::guard::{Guard, Mode, Numbering, Report};
 use crate::store::ToolPermit;
 use crate::telemetry::{chain, metrics};
@@ -44,7 +44,7 @@ const MAX_ARGUMENTS: usize = 16 << 20;
 /// What is left of the run's time when the last call has to be over, so that the program can tell what happened.
 const MARGIN: Duration = Duration::from_millis(500);
 /// How long a run waits for tool servers to start.
-const PREPARE: Duration = Duration::from_secs(20);
+pub(super) const PREPARE: Duration = Duration::from_secs(20);
 /// How long a person may take.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Bytes of a catalog that is put into a sandbox whole; of a larger one, what is not named has its signature on request.
@@ -150,20 +150,17 @@ impl Core {
         if request.inputs.tools.is_none() && known.is_none() && !mentions_tools(request) {
             return Ok(none);
         }
-        // Servers that are slow to start go on starting; the run does not wait beyond its lease.
-        let (starting, tenant) = (bridge.clone(), call.key.tenant.clone());
-        let listing = tokio::spawn(async move { starting.catalog(&tenant).await });
+        let needs = Needs::of(request, bridge, &call.key.tenant);
         let catalog = tokio::select! {
-            listed = tokio::time::timeout(PREPARE, listing) => listed,
+            catalog = bridge.catalog_for(&call.key.tenant, Some(PREPARE), |server, _| needs.need(server)) => catalog,
             // The run itself tells that it was cancelled.
             () = cancel.cancelled() => return Ok(none),
         };
-        let Ok(Ok(catalog)) = catalog else {
-            let late = "the tool servers are still starting; run the code again in a few seconds".to_owned();
-            return Ok(Prepared { run: None, signatures: vec![late] });
-        };
         let (wanted, mut signatures) =
             signatures(bridge, &catalog, request.inputs.tools.as_ref(), request.language, guard).await;
+        let missing = catalog.down_by_module().map(|(_, problem)| problem);
+        let missing = missing.filter(|problem| needs.need(&problem.server) != Need::Nothing);
+        signatures.extend(missing.map(|problem| guard.line(&not_available(problem)).into_inner()));
         let Some(relay) = self.relay(held, known).await? else {
             signatures.push(
                 "tools cannot be called in this sandbox: it needs python3 (a template without it?)"
@@ -272,7 +269,9 @@ impl Core {
             return Err(("refused", "no tool server is configured for this tenant".to_owned()));
         };
         let began = Instant::now();
-        let catalog = bridge.catalog(&call.key.tenant).await;
+        let catalog = bridge
+            .catalog_for(&call.key.tenant, Some(timeout), |server, module| of_tool(name, server, module))
+            .await;
         let mut desk = Desk::new(self, bridge, catalog, call, self.guard_for(call), key, began + timeout);
         desk.confirmed = confirmed;
         let message = json!({"tool": name, "arguments": arguments}).to_string();
@@ -305,11 +304,22 @@ impl Core {
 }
 
 impl Core {
+    /// Whether the server of a tool has its tools ready, so that nothing has to be waited for.
+    pub(super) fn tool_is_at_hand(&self, tenant: &TenantId, name: &str) -> bool {
+        self.parts.bridge.as_ref().is_none_or(|bridge| bridge.is_at_hand(tenant, name))
+    }
+
     /// The definition of a task's tool that a person has to confirm, and what to call it. `None`: it asks no one, a person has
-    /// allowed it for the conversation, or it cannot be found now.
-    pub(super) async fn to_confirm(&self, call: &Call, name: &str) -> Option<(String, String)> {
+    /// allowed it for the conversation, or it cannot be found now. Waits for the tool's server, a caller no longer than `patience`.
+    pub(super) async fn to_confirm(
+        &self,
+        call: &Call,
+        name: &str,
+        patience: Option<Duration>,
+    ) -> Option<(String, String)> {
         let bridge = self.parts.bridge.as_ref().filter(|bridge| bridge.serves(&call.key.tenant))?;
-        let catalog = tokio::time::timeout(PREPARE, bridge.catalog(&call.key.tenant)).await.ok()?;
+        let need = |server: &str, module: &str| of_tool(name, server, module);
+        let catalog = bridge.catalog_for(&call.key.tenant, patience, need).await;
         let tool = catalog.find(name).filter(|tool| tool.asks)?;
         let found = (tool.definition.clone(), tool.callable());
         (!self.was_permitted(&permit(call, tool)).await).then_some(found)
@@ -327,10 +337,12 @@ impl Core {
         who: String,
     ) -> Result<Option<String>, String> {
         let bridge = self.parts.bridge.as_ref().filter(|bridge| bridge.serves(&call.key.tenant));
-        let Some((bridge, (definition, _))) = bridge.zip(self.to_confirm(call, name).await) else {
+        let Some((bridge, (definition, _))) = bridge.zip(self.to_confirm(call, name, Some(PREPARE)).await)
+        else {
             return Ok(None);
         };
-        let catalog = bridge.catalog(&call.key.tenant).await;
+        let need = |server: &str, module: &str| of_tool(name, server, module);
+        let catalog = bridge.catalog_for(&call.key.tenant, Some(PREPARE), need).await;
         let Some(tool) = catalog.find(name).filter(|tool| tool.definition == definition) else {
             return Err(format!("{name} has changed meanwhile; approve the task again"));
         };
@@ -340,6 +352,11 @@ impl Core {
         desk.confirm(tool, arguments).await.map_err(|no| no.message)?;
         Ok(Some(definition))
     }
+}
+
+/// What a call of one tool needs of a server.
+fn of_tool(tool: &str, server: &str, module: &str) -> Need {
+    if is_of(tool, server, module) { Need::Named } else { Need::Nothing }
 }
 
 /// What a person who allows a tool for the conversation allows.
@@ -406,24 +423,51 @@ async fn signatures(
                 found
                     .extend(catalog.tools.iter().filter(|tool| tool.server == *name || tool.module == *name));
             }
+            None if catalog.down(name).is_some() => {}
             None => lines.push(unknown(catalog, name)),
         }
     }
     if let Some((intent, limit)) = &wanted.intent {
         found.extend(bridge.search(catalog, intent, *limit).await);
     }
-    let names: HashSet<String> = found.iter().map(|tool| tool.full_name()).collect();
+    let mut names = HashSet::new();
+    found.retain(|tool| names.insert(tool.full_name()));
     lines.extend(found.iter().take(MAX_SIGNATURES).map(|tool| line(tool, style)));
     if found.len() > MAX_SIGNATURES {
         lines
             .push(format!("… and {} more; `search_tools` finds what you need", found.len() - MAX_SIGNATURES));
     }
-    lines.extend(
-        catalog.problems.iter().filter(|problem| problem.fatal).map(|problem| {
-            format!("the tool server {} is not available: {}", problem.server, problem.problem)
-        }),
-    );
     (names, lines.iter().map(|line| guard.line(line).into_inner()).collect())
+}
+
+/// The tool servers that a run needs. It waits for those that it names, and where it names none for any that has not failed.
+struct Needs {
+    named: HashSet<String>,
+    others: Need,
+}
+
+impl Needs {
+    fn of(request: &CodeRequest, bridge: &Bridge, tenant: &TenantId) -> Self {
+        let (code, wanted) = (request.code.as_str(), request.inputs.tools.as_ref());
+        let is_used = mentions_tools(request);
+        let is_named = |server: &str, module: &str| {
+            let is_wanted = |name: &String| is_of(name, server, module);
+            wanted.is_some_and(|wanted| wanted.names.iter().any(is_wanted))
+                || code.contains(module)
+                || code.contains(server)
+        };
+        let servers = bridge.modules(tenant).into_iter();
+        let named: HashSet<String> =
+            servers.filter(|(server, module)| is_named(server, module)).map(|(server, _)| server).collect();
+        let searches =
+            wanted.is_some_and(|wanted| wanted.intent.is_some()) || is_used && code.contains("search");
+        let others = if searches || is_used && named.is_empty() { Need::Any } else { Need::Nothing };
+        Self { named, others }
+    }
+
+    fn need(&self, server: &str) -> Need {
+        if self.named.contains(server) { Need::Named } else { self.others }
+    }
 }
 
 /// A tool in one line: what a program writes, and the first sentence of what it does.
@@ -432,6 +476,10 @@ pub(super) fn line(tool: &Tool, style: Style) -> String {
     let about: String = about.chars().take(160).collect();
     let asks = if tool.asks { " (asks a person first)" } else { "" };
     format!("{}  # {about}{asks}", signature(tool, style))
+}
+
+fn not_available(down: &Problem) -> String {
+    format!("the tool server {} is not available: {}", down.server, down.problem)
 }
 
 fn unknown(catalog: &Catalog, name: &str) -> String {
@@ -712,6 +760,9 @@ impl Desk {
         let asked = message.tool.unwrap_or_default();
         let Some(tool) = self.catalog.find(&asked) else {
             *name = asked.chars().filter(|c| !c.is_control()).take(100).collect();
+            if let Some(down) = self.catalog.down(&asked) {
+                return Err(No::new("unavailable", self.guard.line(&not_available(down)).into_inner()));
+            }
             let mut text = unknown(&self.catalog, &asked);
             if ["search_tools", "run_code", "run_analysis"].iter().any(|ours| asked.ends_with(ours)) {
                 text.push_str("; inside a program it is `tools.search(...)`");

@@ -28,6 +28,7 @@ use crate::telemetry::trace::Trace;
 use crate::workflow::{Decision, Event, Plan, Refused, State, Task, TaskKind};
 
 use super::record::own_key;
+use super::tools::PREPARE;
 use super::{Call, Core, ExecutionError, Person, Requester};
 
 mod drive;
@@ -421,7 +422,8 @@ impl Workflows {
         };
         let call = Call::on(row.key.clone(), task::requester(&row));
         let Approver::Model(person) = approver else {
-            return Ok(self.0.to_confirm(&call, name).await.map(|(definition, _)| definition));
+            let found = self.0.to_confirm(&call, name, Some(PREPARE)).await;
+            return Ok(found.map(|(definition, _)| definition));
         };
         let sources: Vec<String> = state.plan.sources(task).into_iter().map(str::to_owned).collect();
         let values = self.0.results(id, &state, &sources).await?;

@@ -236,6 +236,13 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
+    /// A task that could begin waits for something else, such as a tool server that is starting.
+    Delayed {
+        /// The task.
+        task: String,
+        /// For what.
+        reason: String,
+    },
     /// A person approved it.
     Approved {
         /// The task.
@@ -428,6 +435,9 @@ impl State {
             Event::Waiting { task, reason } => {
                 self.in_phase(task, &[Phase::Pending])?;
                 self.to(task, Phase::Approval, at)?.reason.clone_from(reason);
+            }
+            Event::Delayed { task, reason } => {
+                self.in_phase(task, &[Phase::Pending])?.reason = Some(reason.clone());
             }
             Event::Approved { task, confirmed, .. } => {
                 self.in_phase(task, &[Phase::Approval])?;
@@ -685,6 +695,11 @@ impl State {
 
     /// What is to be done now, by the holder of the lease `epoch`. Empty: nothing until something else happens.
     pub fn due(&self, now: i64, epoch: i64) -> Vec<Action> {
+        self.due_without(now, epoch, |_| false)
+    }
+
+    /// As [`Self::due`], as if tasks that are `held` could not begin yet: they take no place of others.
+    pub fn due_without(&self, now: i64, epoch: i64, held: impl Fn(&str) -> bool) -> Vec<Action> {
         if self.status.is_over() {
             return Vec::new();
         }
@@ -716,7 +731,7 @@ impl State {
             );
         }
         if self.status == Status::Running && !self.has_failed() {
-            due.extend(self.beginnings(now, running.len()).into_iter().map(Action::Begin));
+            due.extend(self.beginnings(now, running.len(), held).into_iter().map(Action::Begin));
         }
         if due.is_empty() && self.status != Status::Aborting {
             due.push(Action::Wait(self.next_time(now)));
@@ -725,7 +740,7 @@ impl State {
     }
 
     /// The tasks that may begin now, in the plan's order, as far as there are places.
-    fn beginnings(&self, now: i64, running: usize) -> Vec<String> {
+    fn beginnings(&self, now: i64, running: usize, held: impl Fn(&str) -> bool) -> Vec<String> {
         let needs = self.plan.needs();
         let over = |need: &str| self.tasks.get(need).is_some_and(|need| need.phase.is_over());
         let is_due = |id: &str| {
@@ -742,7 +757,7 @@ impl State {
                 if places == 0 {
                     return begin;
                 }
-                if !is_due(&id) || lanes.contains(&task.lane()) || !self.lane_is_free(&id) {
+                if !is_due(&id) || held(&id) || lanes.contains(&task.lane()) || !self.lane_is_free(&id) {
                     continue;
                 }
                 if task.lane() != Lane::Alone {
@@ -850,6 +865,7 @@ mod tests {
                 Event::Interrupted { run: stale },
                 Event::Stopped { run: now },
                 Event::Waiting { task: task.clone(), reason: None },
+                Event::Delayed { task: task.clone(), reason: "r".into() },
                 Event::Approved { task: task.clone(), by: by(), confirmed: None },
                 Event::Refused { task: task.clone(), by: by() },
                 Event::Skipped { task: task.clone(), reason: "r".into() },

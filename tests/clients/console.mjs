@@ -84,6 +84,13 @@ await page.keyboard.press("Enter");
 await page.keyboard.type("second-try");
 await page.keyboard.press("Enter");
 await page.locator("#tree").getByText("second-try").waitFor();
+// A merged path says into which one, and offers no branch.
+const merged = await fetch(base + "/v1/conversations/quarterly-report/paths/second-try/merge", { method: "POST",
+  headers: { authorization: "Bearer " + admin, "content-type": "application/json" }, body: JSON.stringify({ target: "main" }) });
+assert.equal(merged.status, 200, await merged.text());
+const closed = page.locator("#tree li").filter({ hasText: "second-try" });
+await closed.getByText("into main").waitFor();
+assert.equal(await closed.getByRole("button").count(), 0, "a closed path has no buttons");
 // Interrupting wants a second press.
 await page.getByRole("button", { name: /^Interrupt the run/ }).click();
 await page.getByRole("button", { name: /^Interrupt it\?/ }).click();

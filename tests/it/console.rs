@@ -93,6 +93,49 @@ fn an_operator_sees_and_ends_what_its_credential_allows_and_others_nothing() {
 }
 
 #[test]
+fn an_operator_sees_what_became_of_a_closed_path() {
+    let data = tempfile::tempdir().unwrap();
+    let acme = key(data.path(), "acme", "admin,run,read,paths");
+    let server = server(data.path());
+    let by = [("Authorization", acme.as_str()), ("Content-Type", "application/json")];
+    let paths = "/v1/conversations/chat/paths";
+    for path in ["main", "side", "gone"] {
+        let made = server.send("POST", paths, &by, json!({"path": path}).to_string().as_bytes());
+        assert!(made.status < 300, "{path}");
+    }
+    let code = json!({"language": "python", "code": "1"});
+    server.stateless(&by[..1], "run_code", code, json!({"dev.pathbox/conversationId": "chat"})).answer();
+    for (path, action, body) in [("side", "merge", json!({"target": "main"})), ("gone", "archive", json!({}))]
+    {
+        let at = format!("{paths}/{path}/{action}");
+        assert!(server.send("POST", &at, &by, body.to_string().as_bytes()).status < 300, "{at}");
+    }
+    let mut reply = server.send("GET", "/console/state", &by[..1], b"");
+    let seen: Value = serde_json::from_str(&reply.text()).unwrap();
+    let path = |name: &str| {
+        let found = seen["paths"].as_array().unwrap().iter().find(|path| path["path"] == name);
+        found.map(|path| (path["status"].clone(), path["mergedInto"].clone()))
+    };
+    assert_eq!(path("side"), Some((json!("merged"), json!("main"))), "{seen}");
+    assert_eq!(path("gone"), Some((json!("archived"), Value::Null)), "{seen}");
+    assert_eq!(path("main"), Some((json!("active"), Value::Null)), "{seen}");
+}
+
+#[test]
+fn a_tool_server_that_does_not_answer_holds_up_no_operator() {
+    let place = crate::code_mode::Place::new("--silent", "start_timeout_ms = 600000", "");
+    let mut command = place.command();
+    command.args(["--set", "http.console=true"]);
+    let server = HttpServer::start_with(&mut command);
+    server.stateless(&[], "run_code", json!({"language": "python", "code": "1"}), json!({})).answer();
+    let mut reply = server.send("GET", "/console/state", &[], b"");
+    assert_eq!(reply.status, 200);
+    let seen: Value = serde_json::from_str(&reply.text()).unwrap();
+    assert_eq!((seen["contexts"].as_array().unwrap().len(), &seen["tools"]), (1, &json!([])), "{seen}");
+    assert!(place.log().is_empty(), "looking starts no tool server");
+}
+
+#[test]
 fn an_operator_steers_workflows_of_its_tenants_and_the_record_names_it() {
     let data = tempfile::tempdir().unwrap();
     let (acme, other) = (key(data.path(), "acme", "admin,run,read"), key(data.path(), "other", "admin"));

@@ -165,6 +165,23 @@ enum Wrote {
     Stale,
 }
 
+/// What goes on beside the driver and has come to its end.
+enum Joined {
+    Ran(Running, Came),
+    /// A task's tool, whether it asks a person.
+    Found(String, Option<Confirm>),
+}
+
+/// The definition that a person has to confirm, and what to call it.
+type Confirm = (String, String);
+
+/// Whether the tool of a task asks a person.
+enum Asked {
+    /// Its server is asked, which may have to start first: nothing else waits for that.
+    Asking,
+    Known(Option<Confirm>),
+}
+
 struct Driver {
     core: Arc<Core>,
     row: WorkflowRow,
@@ -173,7 +190,9 @@ struct Driver {
     /// The database's time less ours, in milliseconds.
     skew: i64,
     live: BTreeMap<Running, CancellationToken>,
-    joins: JoinSet<(Running, Came)>,
+    joins: JoinSet<Joined>,
+    /// What is known of the tools of tasks that are about to begin.
+    tools: BTreeMap<String, Asked>,
     /// What has ended and is not written yet.
     reports: VecDeque<(Running, Came)>,
     /// When its path was last found open, and the credential of its principal good.
@@ -197,6 +216,7 @@ async fn drive(core: Arc<Core>, row: WorkflowRow, held: Held) {
         skew,
         live: BTreeMap::new(),
         joins: JoinSet::new(),
+        tools: BTreeMap::new(),
         reports: VecDeque::new(),
         vouched: None,
     };
@@ -252,9 +272,10 @@ impl Driver {
         }
     }
 
-    fn take(&mut self, ended: Result<(Running, Came), tokio::task::JoinError>) {
+    fn take(&mut self, ended: Result<Joined, tokio::task::JoinError>) {
         match ended {
-            Ok((run, came)) => self.reports.push_back((run, came)),
+            Ok(Joined::Ran(run, came)) => self.reports.push_back((run, came)),
+            Ok(Joined::Found(task, found)) => drop(self.tools.insert(task, Asked::Known(found))),
             Err(error) => {
                 tracing::error!(workflow.id = %self.row.id, error = %error, "a task of a workflow is gone")
             }
@@ -270,7 +291,12 @@ impl Driver {
             return Ok(Step::Again);
         }
         let now = self.now();
-        let due = self.state.due(now, self.held.epoch);
+        if self.state.status != Status::Running {
+            // Much may change until it goes on.
+            self.tools.retain(|_, asked| matches!(asked, Asked::Asking));
+        }
+        let is_held = |task: &str| matches!(self.tools.get(task), Some(Asked::Asking));
+        let due = self.state.due_without(now, self.held.epoch, is_held);
         if self.needs_voucher(&due)
             && let Some(by) = self.not_allowed().await?
         {
@@ -360,7 +386,7 @@ impl Driver {
     async fn act(&mut self, action: Action) -> Result<bool, Fault> {
         match action {
             Action::Begin(_) if self.core.runs.is_closed() => Ok(false),
-            Action::Begin(task) => self.begin(task).await.map(|()| true),
+            Action::Begin(task) => self.begin(task).await,
             Action::Adopt(run) if self.state.is_keyed(&run.task) => {
                 let adopted = Event::Adopted { task: run.task.clone(), epoch: self.held.epoch };
                 if self.write(vec![adopted], Vec::new(), None).await? == Wrote::Done {
@@ -410,46 +436,83 @@ impl Driver {
         }
     }
 
-    async fn begin(&mut self, task: String) -> Result<(), Fault> {
+    /// Begins a task, or says why not. Says whether something was written.
+    async fn begin(&mut self, task: String) -> Result<bool, Fault> {
         let prepared = self.prepare(&task).await?;
-        if matches!(prepared, Prepared::Items(_) | Prepared::Ready(_))
-            && let Some(reason) = self.waits_for_approval(&task).await
-        {
-            return self.write(vec![Event::Waiting { task, reason }], Vec::new(), None).await.map(drop);
+        if matches!(prepared, Prepared::Items(_) | Prepared::Ready(_)) {
+            if self.asks_about(&task) {
+                return self.delayed(task).await;
+            }
+            if let Some(reason) = self.waits_for_approval(&task) {
+                return self
+                    .write(vec![Event::Waiting { task, reason }], Vec::new(), None)
+                    .await
+                    .map(|_| true);
+            }
         }
         let attempt = self.state.tasks.get(&task).map_or(1, |state| state.attempt + 1);
-        let inputs = match prepared {
-            Prepared::Skip(reason) => {
-                return self.write(vec![Event::Skipped { task, reason }], Vec::new(), None).await.map(drop);
+        let (event, inputs) = match prepared {
+            Prepared::Skip(reason) => (Event::Skipped { task, reason }, None),
+            Prepared::Unusable(reason) => (Event::Unusable { task, reason }, None),
+            Prepared::Items(items) => (Event::Expanded { task, items }, None),
+            Prepared::Ready(inputs) => {
+                let run = Running { task, attempt, epoch: self.held.epoch };
+                (Event::Started { run: run.clone() }, Some((run, inputs)))
             }
-            Prepared::Unusable(reason) => {
-                return self.write(vec![Event::Unusable { task, reason }], Vec::new(), None).await.map(drop);
-            }
-            Prepared::Items(items) => {
-                return self.write(vec![Event::Expanded { task, items }], Vec::new(), None).await.map(drop);
-            }
-            Prepared::Ready(inputs) => inputs,
         };
-        let run = Running { task, attempt, epoch: self.held.epoch };
-        let started = Event::Started { run: run.clone() };
-        if self.write(vec![started], Vec::new(), None).await? == Wrote::Done {
+        let wrote = self.write(vec![event], Vec::new(), None).await?;
+        if let Some((run, inputs)) = inputs.filter(|_| wrote == Wrote::Done) {
             crash_point!(self.core, "workflow.started");
             self.spawn(run, inputs);
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// The tool that a task calls.
+    fn tool(&self, id: &str) -> Option<&str> {
+        self.state.plan.task(id).filter(|task| task.kind == TaskKind::McpTool)?.tool.as_deref()
+    }
+
+    /// Whether it has to be found out first whether the tool of a task asks a person. Begins to.
+    fn asks_about(&mut self, id: &str) -> bool {
+        let Some(name) = self.tool(id).filter(|_| !self.tools.contains_key(id)).map(str::to_owned) else {
+            return false;
+        };
+        let (core, task) = (Arc::clone(&self.core), id.to_owned());
+        let call = Call::on(self.row.key.clone(), super::task::requester(&self.row));
+        self.joins.spawn(async move {
+            let found =
+                std::panic::AssertUnwindSafe(core.to_confirm(&call, &name, None)).catch_unwind().await;
+            Joined::Found(task, found.unwrap_or_default())
+        });
+        self.tools.insert(id.to_owned(), Asked::Asking);
+        true
+    }
+
+    /// Says that a task waits for its tool's server, if that has to start. Says whether something was written.
+    async fn delayed(&mut self, task: String) -> Result<bool, Fault> {
+        let Some(name) = self.tool(&task) else { return Ok(false) };
+        if self.core.tool_is_at_hand(&self.row.key.tenant, name) {
+            return Ok(false);
+        }
+        let server = name.split_once('.').map_or(name, |(server, _)| server);
+        let reason = format!("waits for the tool server {server}, which is starting");
+        self.write(vec![Event::Delayed { task, reason }], Vec::new(), None).await.map(|_| true)
     }
 
     /// Whether a task has to be approved before it begins, and why, unless its plan says so.
-    async fn waits_for_approval(&self, id: &str) -> Option<Option<String>> {
+    fn waits_for_approval(&mut self, id: &str) -> Option<Option<String>> {
+        let found = match self.tools.remove(id) {
+            Some(Asked::Known(found)) => found,
+            Some(Asked::Asking) | None => None,
+        };
         let (task, state) = (self.state.plan.task(id)?, self.state.tasks.get(id)?);
-        if let Some(name) = task.tool.as_deref().filter(|_| task.kind == TaskKind::McpTool)
-            && let call = Call::on(self.row.key.clone(), super::task::requester(&self.row))
-            && let Some((definition, name)) = self.core.to_confirm(&call, name).await
-            && state.confirmed.as_ref() != Some(&definition)
-        {
-            return Some(Some(format!("{name} needs a person's confirmation: approve this task")));
+        match found {
+            Some((definition, name)) if state.confirmed.as_ref() != Some(&definition) => {
+                Some(Some(format!("{name} needs a person's confirmation: approve this task")))
+            }
+            _ => (task.approve && !state.approved).then_some(None),
         }
-        (task.approve && !state.approved).then_some(None)
     }
 
     fn spawn(&mut self, run: Running, inputs: serde_json::Map<String, Value>) {
@@ -478,7 +541,7 @@ impl Driver {
                 error: "internal fault; the server's log has the cause".into(),
                 retry: false,
             };
-            (run, came.unwrap_or_else(|_| fault()))
+            Joined::Ran(run, came.unwrap_or_else(|_| fault()))
         });
     }
 

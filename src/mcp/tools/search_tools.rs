@@ -1,14 +1,20 @@
 //! `search_tools`: finds tools of other servers for a program to call. It is there only where such servers are.
 
+use std::time::Duration;
+
 use rmcp::RoleServer;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use rmcp::service::RequestContext;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::bridge::Need;
 use crate::bridge::types::{Style, documentation, signature};
 use crate::domain::Scope;
 use crate::mcp::{McpServer, ToolError, schema};
+
+/// How long servers that are starting are waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The tool's name.
 pub const NAME: &str = "search_tools";
@@ -116,7 +122,7 @@ impl McpServer {
             Some(_) => Style::TypeScript,
         };
         let detail = input.detail.unwrap_or(Detail::Signatures);
-        let catalog = bridge.catalog(&caller.tenant).await;
+        let catalog = bridge.catalog_for(&caller.tenant, Some(PATIENCE), |_, _| Need::Any).await;
         let shown = |text: &str| guard.line(text).into_inner();
         let tools: Vec<Found> = bridge
             .search(&catalog, &input.query, limit)
