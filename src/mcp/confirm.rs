@@ -46,11 +46,21 @@ pub(super) enum Pending {
     Approval(JoinHandle<Result<Flow, WorkflowError>>),
 }
 
+impl Pending {
+    /// Ends it: its client does not come back for it. An approval ends with its question.
+    fn end(self) {
+        if let Self::Run { cancel, .. } = self {
+            cancel.cancel();
+        }
+    }
+}
+
 /// A call that goes on, and what it waits for.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) pending: Pending,
-    pub(super) arguments: JsonObject,
+struct Asked {
+    pending: Pending,
+    tool: &'static str,
+    arguments: JsonObject,
     answer: Option<oneshot::Sender<Decision>>,
     /// Tenant and principal: no one else answers.
     whose: String,
@@ -115,7 +125,7 @@ impl McpServer {
         &self,
         question: Question,
         pending: Pending,
-        arguments: JsonObject,
+        (tool, arguments): (&'static str, JsonObject),
         context: &Context,
     ) -> Result<CallToolResponse, ToolError> {
         let ask = json!({KEY: {"method": "elicitation/create", "params": form(&question.text)}});
@@ -123,12 +133,18 @@ impl McpServer {
             serde_json::from_value(ask).map_err(|error| ToolError::internal(error.to_string()))?;
         let state = Entropy::system().hex::<16>();
         let whose = self.whose(context)?;
-        let asked = Asked { pending, arguments, answer: Some(question.answer), whose, since: Instant::now() };
         let mut waiting = lock(&self.0.waiting.0);
         waiting.retain(|_, asked| asked.since.elapsed() < KEPT);
-        if waiting.len() < MOST {
-            waiting.insert(state.clone(), asked);
+        if waiting.len() >= MOST {
+            drop(waiting);
+            pending.end();
+            return Err(ToolError::full(format!(
+                "{MOST} calls wait for a person here; this one was cancelled"
+            )));
         }
+        let (answer, since) = (Some(question.answer), Instant::now());
+        waiting.insert(state.clone(), Asked { pending, tool, arguments, answer, whose, since });
+        drop(waiting);
         Ok(CallToolResponse::InputRequired(InputRequiredResult::new(Some(ask), Some(state))))
     }
 
@@ -137,7 +153,7 @@ impl McpServer {
         &self,
         state: &str,
         responses: &InputResponses,
-        arguments: &JsonObject,
+        (tool, arguments): (&'static str, &JsonObject),
         context: &Context,
     ) -> Result<Pending, ToolError> {
         let whose = self.whose(context)?;
@@ -149,13 +165,12 @@ impl McpServer {
                 "It was answered before, is too old, or is waiting at another replica. Call the tool again without it.",
             ));
         };
-        if asked.arguments != *arguments {
-            if let Pending::Run { cancel, .. } = &asked.pending {
-                cancel.cancel();
-            }
-            return Err(ToolError::argument(
-                "the arguments are not those of the call that asked; it was cancelled",
-            ));
+        if (asked.tool, &asked.arguments) != (tool, arguments) {
+            asked.pending.end();
+            return Err(ToolError::argument(format!(
+                "the requestState is that of another call ({}, or with other arguments); that call was cancelled",
+                asked.tool
+            )));
         }
         let said =
             responses.get(KEY).and_then(|said| serde_json::from_value::<ElicitResult>(said.clone()).ok());

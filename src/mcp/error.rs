@@ -40,6 +40,11 @@ impl ToolError {
         Self::new(ErrorCode::NotFound, message.as_ref(), advice.as_ref())
     }
 
+    /// There is no room for it now.
+    pub fn full(message: impl AsRef<str>) -> Self {
+        Self::new(ErrorCode::LimitReached, message.as_ref(), "Try again in a few minutes.")
+    }
+
     /// A fault of ours.
     pub fn internal(message: impl AsRef<str>) -> Self {
         let advice = "This is a fault of the server; its log has the cause.";

@@ -290,6 +290,64 @@ fn a_server_that_dies_hangs_or_floods_is_an_error_of_its_call_and_works_again() 
     assert!(String::from_utf8_lossy(&said.stdout).contains("did not answer"), "{said:?}");
 }
 
+/// A second server that never answers, and whose start lasts longer than any test.
+fn silent_beside() -> String {
+    format!(
+        "[[tools.server]]\nname = \"silent\"\ncommand = \"python3\"\nargs = [{:?}, \"--silent\"]\nstart_timeout_ms = 600000\n",
+        script().display()
+    )
+}
+
+#[test]
+fn what_is_wrong_with_a_server_is_said_in_plain_words_and_by_each_door() {
+    let more = "[[tools.server]]\nname = \"far\"\nurl = \"http://127.0.0.1:1/mcp\"\n";
+    let place = Place::new("", "", more);
+    let mut server = place.serve();
+    let code = "import tools\ntry:\n    tools.call('far.echo', {})\nexcept tools.ToolError as error:\n    print(error.kind, error)";
+    let result =
+        server.call(json!({"code": code, "language": "python", "tools": ["kit.add", "kit.add"]}), json!({}));
+    let (out, text) = (stdout(&result), result.to_string());
+    assert!(out.starts_with("unavailable the tool server far is not available: "), "{out}");
+    assert!(out.contains("refused") && !text.contains("::") && !text.contains("127.0.0.1:1"), "{text}");
+    assert_eq!(text.matches("kit.add(*, a").count(), 2, "once in the text, once as data: {text}");
+    for name in ["far.echo", "kit.nothing_like_it"] {
+        let said = place.command().args(["tools", "call", name]).output().unwrap();
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        let is_down = said.contains("the tool server far is not available");
+        assert_eq!(
+            (is_down, said.contains("there is no tool")),
+            (name == "far.echo", name != "far.echo"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_run_waits_for_the_servers_that_it_names_and_no_other() {
+    let place = Place::new("", "", &silent_beside());
+    let mut server = place.serve();
+    for (language, code) in [
+        ("python", "from tools import kit\nprint(kit.add(a=2, b=3)['sum'])"),
+        ("javascript", "import { kit } from 'tools';\nconsole.log((await kit.add({a: 2, b: 3})).sum)"),
+        ("bash", "tools call kit.add '{\"a\": 2, \"b\": 3}' | jq .sum"),
+    ] {
+        let result = run(&mut server, language, code);
+        assert_eq!(stdout(&result).trim(), "5", "{language}: {result:#}");
+    }
+    let code = "import tools\ntry:\n    tools.call('sil' + 'ent.echo', {'value': 1})\nexcept tools.ToolError as error:\n    print(error.kind, error)\nprint(kit.add(a=1, b=1))";
+    let result = server.call(json!({"code": code, "language": "python", "tools": ["kit"]}), json!({}));
+    let out = stdout(&result);
+    assert!(
+        out.starts_with("unavailable the tool server silent is not available: it is not started"),
+        "{out}"
+    );
+    assert!(out.ends_with("{'sum': 2}\n"), "{out}");
+    let command = |args: &[&str]| place.command().arg("tools").args(args).output().unwrap();
+    let called = command(&["call", "kit.add", "{\"a\": 1, \"b\": 1}"]);
+    assert!(String::from_utf8_lossy(&called.stdout).contains("sum"), "{called:?}");
+    assert!(command(&["ls", "kit"]).status.success() && command(&["accept", "kit"]).status.success());
+}
+
 #[test]
 fn a_server_gets_a_clean_environment_and_ends_with_pathbox() {
     let place = Place::new("", "", "");
@@ -421,6 +479,42 @@ fn in_the_newer_protocol_the_result_asks_and_the_run_waits_for_the_next_call() {
     assert_eq!(place.calls("delete_everything").len(), 1);
 }
 
+#[test]
+fn a_call_that_another_one_answers_for_is_cancelled_and_one_that_is_refused_begins_no_run() {
+    let place = Place::new("", "", "");
+    let mut server = Server::raw(place.command().arg("serve"));
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "0"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}});
+    let mut ask = |tool: &str, arguments: &Value, more: Value, patience: Value| {
+        let mut params = json!({"name": tool, "arguments": arguments, "_meta": meta});
+        params["_meta"]["dev.pathbox/patienceMs"] = patience;
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.request("tools/call", params)["result"].clone()
+    };
+    let arguments =
+        json!({"code": "from tools import kit\nkit.delete_everything(repo='a/b')", "language": "python"});
+    let refused = ask("run_code", &arguments, json!({}), json!("soon"));
+    assert!(refused["content"][0]["text"].as_str().unwrap().contains("patienceMs"), "{refused:#}");
+    let yes = json!({"confirm": {"action": "accept", "content": {"allow": true}}});
+    let asked = ask("run_code", &arguments, json!({}), Value::Null);
+    let answer = json!({"requestState": asked["requestState"], "inputResponses": yes});
+    // A call that is refused before it is read leaves the other as it is; one with other arguments ends it.
+    let refused = ask("run_code", &arguments, answer.clone(), json!("soon"));
+    assert!(refused["content"][0]["text"].as_str().unwrap().contains("patienceMs"), "{refused:#}");
+    let other = ask("run_code", &json!({"code": "1", "language": "python"}), answer.clone(), Value::Null);
+    assert!(other["content"][0]["text"].as_str().unwrap().contains("that call was cancelled"), "{other:#}");
+    let late = ask("run_code", &arguments, answer, Value::Null);
+    assert_eq!(late["_meta"]["dev.pathbox/error"]["code"], "not_found", "{late:#}");
+    let statuses = || {
+        let listed = place.command().args(["executions", "ls", "--json"]).output().unwrap();
+        let listed: Value = serde_json::from_slice(&listed.stdout).unwrap_or_else(|_| panic!("{listed:?}"));
+        let rows = listed.as_array().unwrap().iter();
+        rows.map(|row| row["status"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    until(|| statuses() == ["cancelled"]);
+    assert!(place.calls("delete_everything").is_empty());
+}
+
 /// A workflow with a task that calls a tool that asks, waiting for its approval.
 fn asking_workflow(server: &mut Server) -> Value {
     let tasks = json!([
@@ -481,8 +575,10 @@ fn a_task_whose_tool_asks_waits_for_approval_and_its_approval_asks_the_person() 
     let first = ask("control_workflow", &approve, json!({}));
     assert_eq!(first["resultType"], "input_required", "{first:#}");
     let answer = json!({"requestState": first["requestState"], "inputResponses": {"confirm": yes}});
-    let stolen = ask("run_code", &json!({"code": "1", "language": "python"}), answer.clone());
-    assert_eq!(stolen["isError"], true, "{stolen:#}");
+    // The tool is part of a call, as its arguments are.
+    let stolen = ask("run_code", &approve, answer.clone());
+    let text = stolen["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("another call (control_workflow") && text.contains("cancelled"), "{stolen:#}");
     let first = ask("control_workflow", &approve, json!({}));
     let answer = json!({"requestState": first["requestState"], "inputResponses": {"confirm": yes}});
     let second = ask("control_workflow", &approve, answer);

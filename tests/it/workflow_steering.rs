@@ -85,6 +85,56 @@ fn a_task_says_that_its_sandbox_had_lost_what_an_earlier_one_left_there() {
 }
 
 #[test]
+fn a_task_whose_tool_server_does_not_answer_says_so_and_no_other_task_waits_for_it() {
+    let silent = Place::new("--silent", "start_timeout_ms = 600000", "");
+    let mut server = Server::start_with(on(&mut silent.command()).arg("serve"));
+    let tool = |id: &str| json!({"id": id, "type": "mcp_tool", "tool": "kit.echo", "arguments": {"value": 1}, "effects": "none"});
+    // One place, and the tool's task is the first in line for it.
+    let tasks = json!([
+        tool("held"),
+        code("a", "print(1)", json!({})),
+        code("b", "print(2)", json!({"depends_on": ["a"]}))
+    ]);
+    let id = begin(&mut server, json!({"tasks": tasks, "width": 1}));
+    wait_for(&mut server, &id, "b", "succeeded");
+    let seen = call(&mut server, "get_workflow", json!({"workflow_id": id}));
+    let held = state(&seen["structuredContent"], "held");
+    let reason = "waits for the tool server kit, which is starting";
+    assert_eq!((&held["state"], &held["reason"]), (&json!("pending"), &json!(reason)), "{seen}");
+    assert!(seen["content"][0]["text"].as_str().unwrap().contains(reason), "{seen}");
+    let said = events(&mut server, &id);
+    assert!(said.iter().any(|event| event["event"] == "delayed" && event["task"] == "held"), "{said:?}");
+    // It can be steered meanwhile.
+    let replan = json!({"workflow_id": id, "action": "replan", "drop": ["held"]});
+    call(&mut server, "control_workflow", replan);
+    let shown = settle(&mut server, &id);
+    assert_eq!(
+        (&shown["status"], &shown["results"]),
+        (&json!("completed"), &json!({"a": 1, "b": 2})),
+        "{shown}"
+    );
+}
+
+#[test]
+fn results_stand_in_the_order_of_the_plan_and_one_that_is_not_shown_is_named() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(on(&mut command(data.path())).arg("serve"));
+    let tasks = json!([
+        code("z", "print(1)", json!({})),
+        code("large", "print('\"' + 'x' * 200_000 + '\"')", json!({})),
+        code("a", "print(2)", json!({})),
+    ]);
+    let id = begin(&mut server, json!({"tasks": tasks}));
+    settle(&mut server, &id);
+    let seen = call(&mut server, "get_workflow", json!({"workflow_id": id}));
+    let results = seen["structuredContent"]["results"].as_object().unwrap();
+    assert_eq!(results.keys().collect::<Vec<_>>(), ["z", "a"], "{results:?}");
+    let text = seen["content"][0]["text"].as_str().unwrap();
+    let end = "z = 1\nlarge has a result of 200002 bytes, which is not shown: get_workflow with `task` gives it\na = 2\n";
+    assert!(text.ends_with(end), "{text}");
+}
+
+#[test]
 fn a_workflow_of_a_closed_path_is_refused_and_one_under_way_is_aborted() {
     let data = tempfile::tempdir().unwrap();
     let server = HttpServer::start_with(on(&mut command(data.path())));

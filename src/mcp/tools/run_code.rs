@@ -1,6 +1,7 @@
 //! `run_code`: runs code in the conversation path's sandbox.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rmcp::RoleServer;
 use rmcp::model::{
@@ -395,9 +396,10 @@ impl McpServer {
         let (mut call, request, notes) = self.call(input, &context).await?;
         let (person, questions) = confirm::person(&context);
         call.person = person;
-        let cancel = CancellationToken::new();
+        // What may refuse the call comes before the run: one that has begun would go on without a caller.
+        let (wait, cancel) = (self.wait(&context)?, CancellationToken::new());
         let begun = self.service().await?.runs.begin_code(call, request, news, cancel.clone());
-        self.until_it_ends((begun, cancel, questions), given, notes, &context).await
+        self.until_it_ends((begun, cancel, questions), given, notes, wait, &context).await
     }
 
     /// The second half of a call that was sent away with a question.
@@ -408,11 +410,13 @@ impl McpServer {
         arguments: &JsonObject,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ToolError> {
-        let pending = self.take_input(state, &responses, arguments, &context)?;
+        let wait = self.wait(&context)?;
+        let pending = self.take_input(state, &responses, (NAME, arguments), &context)?;
         let Pending::Run { begun, cancel, questions } = pending else {
-            return Err(ToolError::argument("the requestState is that of another tool"));
+            return Err(ToolError::internal("a run waits as something else"));
         };
-        self.until_it_ends((begun, cancel, Some(questions)), arguments.clone(), Vec::new(), &context).await
+        let run = (begun, cancel, Some(questions));
+        self.until_it_ends(run, arguments.clone(), Vec::new(), wait, &context).await
     }
 
     /// Waits for the run's end, for the end of the caller's patience, or for a question that this request has to carry.
@@ -421,9 +425,9 @@ impl McpServer {
         (mut begun, cancel, mut questions): (Begun, CancellationToken, Option<mpsc::Receiver<Question>>),
         arguments: JsonObject,
         notes: Vec<String>,
+        wait: Duration,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ToolError> {
-        let wait = self.wait(context)?;
         let asked = async {
             match &mut questions {
                 Some(questions) => questions.recv().await,
@@ -434,7 +438,8 @@ impl McpServer {
             finished = self.follow(&mut begun, wait, &cancel, context) => finished?,
             Some(question) = asked => {
                 let Some(questions) = questions else { return Err(ToolError::internal("a question without a way")) };
-                return self.ask_for_input(question, Pending::Run { begun, cancel, questions }, arguments, context);
+                let pending = Pending::Run { begun, cancel, questions };
+                return self.ask_for_input(question, pending, (NAME, arguments), context);
             }
         };
         Ok(match finished {

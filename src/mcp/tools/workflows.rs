@@ -20,7 +20,7 @@ use crate::domain::{Language, Scope};
 use crate::execution::{Approver, Control, Flow, Progress, ProgressSender};
 use crate::mcp::confirm::{self, Pending};
 use crate::mcp::{McpServer, ToolError, progress, schema};
-use crate::workflow::{Decision, Plan, State, Task, picture};
+use crate::workflow::{Decision, Phase, Plan, State, Task, picture};
 
 /// Begins one.
 pub const RUN: &str = "run_workflow";
@@ -400,12 +400,14 @@ impl McpServer {
         caller.needs(Scope::Run)?;
         let id = id_of(&input.workflow_id)?;
         let (mut approval, questions) = match state {
-            Some((state, responses)) => match self.take_input(&state, &responses, &given, &context)? {
-                Pending::Approval(approval) => (approval, None),
-                Pending::Run { .. } => {
-                    return Err(ToolError::argument("the requestState is that of another tool"));
+            Some((state, responses)) => {
+                match self.take_input(&state, &responses, (CONTROL, &given), &context)? {
+                    Pending::Approval(approval) => (approval, None),
+                    Pending::Run { .. } => {
+                        return Err(ToolError::internal("an approval waits as something else"));
+                    }
                 }
-            },
+            }
             None => {
                 let (person, questions) = confirm::person(&context);
                 let control = input.control(Approver::Model(person)).map_err(ToolError::argument)?;
@@ -423,7 +425,7 @@ impl McpServer {
         let flow = tokio::select! {
             flow = &mut approval => flow.map_err(|error| ToolError::internal(error.to_string()))??,
             Some(question) = asked => {
-                return self.ask_for_input(question, Pending::Approval(approval), given, &context);
+                return self.ask_for_input(question, Pending::Approval(approval), (CONTROL, given), &context);
             }
         };
         Ok(self.flow_result(&flow, None, false).await?.into())
@@ -474,10 +476,19 @@ impl McpServer {
                 results.insert(id.clone(), value);
             }
         }
+        let results: Map<String, Value> = results.into_iter().rev().collect();
         let status = flow.state.shown_status();
         let mut text = format!("workflow {} is {status}\n{}", flow.row.id, flow.picture());
-        for (id, value) in results.iter().rev() {
-            text.push_str(&format!("{id} = {value}\n"));
+        for task in &flow.state.plan.tasks {
+            let state = flow.state.tasks.get(&task.id).filter(|state| state.phase == Phase::Succeeded);
+            match (results.get(&task.id), state) {
+                (Some(value), _) => text.push_str(&format!("{} = {value}\n", task.id)),
+                (None, Some(state)) => text.push_str(&format!(
+                    "{} has a result of {} bytes, which is not shown: get_workflow with `task` gives it\n",
+                    task.id, state.bytes
+                )),
+                (None, None) => {}
+            }
         }
         let output = Output {
             workflow_id: flow.row.id.to_string(),
