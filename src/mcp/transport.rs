@@ -11,6 +11,7 @@ use http::{StatusCode, header};
 use rmcp::RoleServer;
 use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, ProtocolVersion, RequestId, ServerResult};
 use rmcp::service::TxJsonRpcMessage;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -48,10 +49,21 @@ fn json_rpc_error(status: StatusCode, id: Option<RequestId>, error: ErrorData) -
     (status, [(header::CONTENT_TYPE, "application/json")], json).into_response()
 }
 
+/// The one member of a message that is read when the others cannot be.
+#[derive(Deserialize)]
+struct Named {
+    id: Option<RequestId>,
+}
+
 /// What to answer to bytes that are not a message: JSON-RPC 2.0 section 5.1 has -32700 for what is not JSON and -32600
 /// for JSON of another shape.
 fn refusal(bytes: &[u8], error: &serde_json::Error) -> (Option<RequestId>, ErrorData) {
     let Ok(value) = serde_json::from_slice::<Value>(bytes) else {
+        // JSON can write half a character (`\ud800`), which no text holds. Who sent it waits for an answer to its id.
+        if let Ok(Named { id }) = serde_json::from_slice(bytes) {
+            let text = "a text holds half a character: a surrogate without its other half";
+            return (id, ErrorData::invalid_request(text, Some(json!({ "reason": classify(error) }))));
+        }
         let text = format!("not JSON: {}", classify(error));
         return (None, ErrorData::new(ErrorCode::PARSE_ERROR, text, None));
     };

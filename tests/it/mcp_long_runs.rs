@@ -196,6 +196,28 @@ fn a_client_that_knows_tasks_gets_one_and_another_never_does() {
 }
 
 #[test]
+fn a_place_in_an_output_asks_for_its_page_and_what_a_page_cannot_do_is_refused() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    let ran = server.python("print('a' * 60_000 + 'end')");
+    let id = ran["structuredContent"]["executionId"].clone();
+    let mut ask = |more: Value| {
+        let mut arguments = json!({"execution_id": id});
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let result = call(&mut server, "get_execution", arguments, json!({}));
+        (result["isError"] == true, result["content"][0]["text"].as_str().unwrap().to_owned())
+    };
+    let (failed, page) = ask(json!({"offset": 60_000}));
+    assert!(!failed && page.contains("end") && !page.contains("aa"), "{page}");
+    assert_eq!(ask(json!({"offset": 60_000, "stream": "stdout"})).1, page);
+    assert!(ask(json!({"offset": 0, "limit": 20_000})).1.starts_with("python finished"), "all defaults");
+    let (failed, text) = ask(json!({"stream": "stdout", "cancel": true}));
+    assert!(failed && text.contains("`cancel`"), "{text}");
+    let (failed, text) = ask(json!({"stream": "stdout", "limit": 1_000_000}));
+    assert!(failed && text.contains("`limit`"), "{text}");
+}
+
+#[test]
 fn a_session_of_an_older_revision_gets_no_task_whatever_its_client_declares() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::raw(command(data.path()).arg("serve"));

@@ -105,6 +105,10 @@ fn broken_messages_are_answered_as_json_rpc_says_and_the_server_goes_on() {
     assert_eq!(server.next(Duration::from_secs(20)).unwrap()["error"]["code"], -32700);
     server.send_line("[]");
     assert_eq!(server.next(Duration::from_secs(20)).unwrap()["error"]["code"], -32600);
+    // JavaScript writes the half of a cut emoji so. Its sender waits for an answer to this id.
+    server.send_line(r#"{"jsonrpc":"2.0","method":"ping","params":{"x":["\ud83d"]},"id":"half"}"#);
+    let refused = server.next(Duration::from_secs(20)).unwrap();
+    assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!("half"), &json!(-32600)), "{refused}");
     server.send_line(&format!("{{\"x\": \"{}\"}}", "y".repeat(17 * 1024 * 1024)));
     assert_eq!(server.next(Duration::from_secs(20)).unwrap()["error"]["code"], -32600);
     server.send_line("");

@@ -130,6 +130,14 @@ fn broken_messages_are_answered_as_json_rpc_says() {
         let answer = reply.answer();
         assert_eq!((reply.status, &answer["error"]["code"]), (400, &json!(code)), "{text}: {answer}");
     }
+    let half = r#"{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":"\udc00"}}"#;
+    let mut reply = server.post_text(&[], half);
+    let answer = reply.answer();
+    assert_eq!(
+        (reply.status, &answer["id"], &answer["error"]["code"]),
+        (400, &json!(7), &json!(-32600)),
+        "{answer}"
+    );
     let mut session = server.session(&[]);
     for params in [json!({"name": 5}), json!({"name": "run_code", "arguments": 5}), json!({})] {
         let answer = session.request("tools/call", params.clone());

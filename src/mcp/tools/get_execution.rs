@@ -90,8 +90,17 @@ impl McpServer {
         let caller = self.caller(&context)?;
         caller.needs(Scope::Read)?;
         let (service, requester) = (self.service().await?, caller.requester());
-        if let Some(stream) = input.stream {
-            let limit = input.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
+        let limit = input.limit.unwrap_or(PAGE);
+        if !(1..=MAX_PAGE).contains(&limit) {
+            return Err(ToolError::argument(format!("argument `limit`: allowed is 1 to {MAX_PAGE} bytes")));
+        }
+        // A place in an output asks for a page of it, and a page stops nothing.
+        if let Some(stream) = input.stream.or((input.offset > 0).then_some(Stream::Stdout)) {
+            if input.cancel {
+                return Err(ToolError::argument(
+                    "argument `cancel`: does not go with a page (`stream`, `offset`)",
+                ));
+            }
             return page(&service.reads, &requester, id, stream, input.offset, limit).await;
         }
         if input.cancel {
