@@ -300,12 +300,25 @@ fn expected_version(headers: &HeaderMap) -> Result<Option<i64>, Problem> {
 
 /// A body of JSON; an empty one is an empty object. Errors name the field.
 fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Problem> {
-    let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { bytes };
+    let bytes: &[u8] = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
+    // A list would be read as the fields in their order.
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        return Err(Problem::argument("body: it has to be a JSON object"));
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        Problem::argument(format!("body, `{path}`: {}", error.into_inner()))
-    })
+    let read = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let at = Some(error.path().to_string()).filter(|path| !["?", "."].contains(&path.as_str()));
+        let at = at.map_or_else(|| "body".to_owned(), |path| format!("body, `{path}`"));
+        Problem::argument(format!("{at}: {}", error.into_inner()))
+    })?;
+    json.end().map_err(|error| Problem::argument(format!("body: {error}")))?;
+    Ok(read)
+}
+
+/// A query that does not fit, by the name of its parameter.
+fn misread(error: &QueryRejection) -> Problem {
+    let text = error.body_text();
+    Problem::argument(format!("query, {}", text.split_once(": ").map_or(text.as_str(), |(_, what)| what)))
 }
 
 /// A path with its version as ETag.
@@ -568,7 +581,7 @@ fn by_conversation() -> UsageBy {
 
 /// What was used, this month unless the query says otherwise.
 async fn usage(by: Accountant, query: Result<Query<Span>, QueryRejection>) -> Result<Response, Problem> {
-    let Query(span) = query.map_err(|error| Problem::argument(error.body_text()))?;
+    let Query(span) = query.map_err(|error| misread(&error))?;
     let (first, today) = by.usage.this_month();
     let (from, to) = (span.from.unwrap_or(first), span.to.unwrap_or(today));
     let lines = by.usage.report(Some(&by.tenant), by.owner.as_ref(), (from, to), span.by).await?;

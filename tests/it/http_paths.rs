@@ -70,6 +70,29 @@ fn a_branch_starts_empty_and_an_edit_keeps_what_there_is() {
 }
 
 #[test]
+fn a_body_that_is_no_object_and_a_query_that_does_not_fit_are_refused_in_plain_words() {
+    let tree = Tree::start();
+    let refused = |method: &str, path: &str, body: &str| {
+        let mut reply =
+            tree.server.send(method, path, &[("Content-Type", "application/json")], body.as_bytes());
+        let answer = reply.answer();
+        assert_eq!((reply.status, &answer["error"]["code"]), (400, &json!("invalid_argument")), "{answer}");
+        answer["error"]["message"].as_str().unwrap().to_owned()
+    };
+    // A list is not the fields in their order.
+    for body in ["[\"b\"]", "null", "7", "nonsense"] {
+        assert_eq!(refused("POST", "/v1/conversations/c/paths", body), "body: it has to be a JSON object");
+    }
+    assert!(refused("POST", "/v1/conversations/c/paths", "{").starts_with("body: EOF"));
+    assert!(
+        refused("POST", "/v1/conversations/c/paths", "{\"path\": \"b\"} {}").starts_with("body: trailing")
+    );
+    assert!(refused("GET", "/v1/usage?by=colour", "").starts_with("query, by: unknown variant `colour`"));
+    let mut listed = tree.ask("GET", "paths", &[], &json!({}));
+    assert_eq!(listed.answer()["paths"], json!([]), "nothing was registered");
+}
+
+#[test]
 fn a_merge_ends_the_source_and_leaves_the_target() {
     let tree = Tree::start();
     tree.change("POST", "paths", json!({"path": "main"}));

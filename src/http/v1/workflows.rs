@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Problem, V1, body, caller, requester};
+use super::{Problem, V1, body, caller, misread, requester};
 use crate::domain::principal::Scope;
 use crate::domain::{ContextKey, ConversationId, ErrorCode, PathId, from_value};
 use crate::execution::{Approver, Call, Flow, Requester, WorkflowError, Workflows};
@@ -204,7 +204,7 @@ struct Which {
 }
 
 async fn results(of: Of, which: Result<Query<Which>, QueryRejection>) -> Result<Response, Problem> {
-    let Query(which) = which.map_err(|error| Problem::argument(error.body_text()))?;
+    let Query(which) = which.map_err(|error| misread(&error))?;
     let flow = of.by.workflows.look(&of.by.requester, of.id).await?;
     let tasks = match &which.task {
         Some(task) => vec![task.clone()],
@@ -271,7 +271,7 @@ async fn events(
     query: Result<Query<After>, QueryRejection>,
     headers: http::HeaderMap,
 ) -> Result<Response, Problem> {
-    let Query(query) = query.map_err(|error| Problem::argument(error.body_text()))?;
+    let Query(query) = query.map_err(|error| misread(&error))?;
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
     let after = match last.or(query.after) {
         None => 0,
