@@ -62,6 +62,45 @@ fn main() {
         }
     }
     first_bytes(data.path());
+    with_a_key(data.path());
+}
+
+/// What an API key adds to a warm run over HTTP: runs with and without one take turns at one server.
+fn with_a_key(data: &Path) {
+    let pathbox = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pathbox"));
+        command.env("PATHBOX_DATA_DIR", data).env("PATHBOX_LOG", "error");
+        command.env("PATHBOX_HTTP_REQUESTS_PER_MINUTE", "0");
+        command
+    };
+    let made = pathbox().args(["keys", "add", "--json", "--name", "bench", "--tenant", "local"]).output();
+    let made: Value = serde_json::from_slice(&made.expect("a key").stdout).expect("JSON");
+    let key = made["key"].as_str().expect("a key").to_owned();
+    let mut command = pathbox();
+    command.args(["serve", "--http"]);
+    let Some((_running, mut without, address)) = open_http(command) else {
+        return println!("with a key: skipped, the server did not come up");
+    };
+    let mut with = Client::open(&address, Some(key)).expect("a client with a key");
+    let tool = Tool { name: "run_code", arguments: json!({"language": "python", "code": "1"}) };
+    let mut samples = [Vec::new(), Vec::new()];
+    for id in 0..CALLS {
+        for (client, samples) in [&mut without, &mut with].into_iter().zip(&mut samples) {
+            let began = Instant::now();
+            let answer = client.post(&message(id, &tool)).expect("an answer");
+            samples.push(began.elapsed().as_secs_f64() * 1e6);
+            assert_done(&answer);
+        }
+    }
+    let [without, with] = samples.map(|mut samples| {
+        samples.drain(..100);
+        samples.sort_by(f64::total_cmp);
+        samples[samples.len() / 2]
+    });
+    println!(
+        "a warm run over HTTP: p50 {without:.0} us, with an API key {with:.0} us, {:.2} x",
+        with / without
+    );
 }
 
 /// How long a caller over HTTP waits for the first byte of an answer that takes a while itself.
@@ -315,17 +354,18 @@ struct Client {
     stream: TcpStream,
     address: String,
     session: Option<String>,
+    key: Option<String>,
     /// From the last request to the first byte of its answer.
     first_byte: Duration,
 }
 
 impl Client {
-    fn open(address: &str) -> Option<Self> {
+    fn open(address: &str, key: Option<String>) -> Option<Self> {
         let stream = TcpStream::connect(address).ok()?;
         stream.set_nodelay(true).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
         let mut client =
-            Self { stream, address: address.to_owned(), session: None, first_byte: Duration::ZERO };
+            Self { stream, address: address.to_owned(), session: None, key, first_byte: Duration::ZERO };
         let head = client.post(&hello())?;
         client.session = head.lines().find_map(|line| {
             let (name, value) = line.split_once(": ")?;
@@ -337,7 +377,11 @@ impl Client {
 
     /// Sends a message and reads the whole answer, head and all.
     fn post(&mut self, body: &str) -> Option<String> {
-        let session = self.session.as_ref().map_or(String::new(), |id| format!("Mcp-Session-Id: {id}\r\n"));
+        let header = |name: &str, value: &Option<String>| {
+            value.as_ref().map_or(String::new(), |value| format!("{name}{value}\r\n"))
+        };
+        let session =
+            header("Mcp-Session-Id: ", &self.session) + &header("Authorization: Bearer ", &self.key);
         let request = format!(
             "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nAccept: application/json, \
              text/event-stream\r\nMCP-Protocol-Version: 2025-06-18\r\n{session}Content-Length: {}\r\n\r\n{body}",
@@ -376,7 +420,7 @@ fn open_http(mut command: Command) -> Option<(Running, Client, String)> {
     let running = Running(child.spawn().ok()?);
     let until = Instant::now() + Duration::from_secs(30);
     loop {
-        match Client::open(&address) {
+        match Client::open(&address, None) {
             Some(client) => return Some((running, client, address)),
             None if Instant::now() > until => return None,
             None => std::thread::sleep(Duration::from_millis(50)),
@@ -397,7 +441,7 @@ fn over_http(command: Command, tool: &Tool) -> Option<Figures> {
         samples.push(began.elapsed().as_secs_f64() * 1e6);
     }
     let cpu = running.cpu_us() - cpu;
-    let clients: Vec<Client> = (0..CONNECTIONS).filter_map(|_| Client::open(&address)).collect();
+    let clients: Vec<Client> = (0..CONNECTIONS).filter_map(|_| Client::open(&address, None)).collect();
     let (each, began) = (CALLS / CONNECTIONS, Instant::now());
     std::thread::scope(|scope| {
         for mut client in clients {

@@ -1,8 +1,8 @@
 //! API keys, as callers present them.
 //!
-//! On Postgres a key that was found good is believed for a few seconds without asking the database again, or until a signal
-//! says that one was revoked or erased. On SQLite it is looked up each time: no signal arrives there, and no network is on
-//! the way. While the database is away it is believed longer: it cannot be looked up then, and the contexts that this
+//! A key that was found good is believed for a few seconds without asking the database again, or until the store says that one
+//! was revoked or erased. Where it cannot say so, each key is looked up each time. While the database is away it is
+//! believed longer: it cannot be looked up then, and the contexts that this
 //! replica holds go on. An expired one is believed no longer in any case. Looking up a key that
 //! is unknown costs one of its address's budget, which is returned when the key is valid: unknown keys cost the
 //! database no more than that.

@@ -86,7 +86,7 @@ impl Credentials {
         self.0.store().api_key(id).await
     }
 
-    /// A number that rises as soon as this process hears that an API key is gone; `None`: it does not hear of it.
+    /// A number that is another one as soon as this process can know that an API key is gone; `None`: it cannot.
     pub fn keys_gone(&self) -> Option<u64> {
         self.0.store().keys_gone()
     }

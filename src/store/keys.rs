@@ -20,7 +20,7 @@ pub trait Keys: Send + Sync {
     /// Revokes a key, for good. `false`: there is none.
     async fn revoke_api_key(&self, id: &str) -> Result<bool, StoreError>;
 
-    /// A number that rises as soon as this process hears that a key was revoked or erased. `None`: it hears nothing, and asks
-    /// each time, which is cheap.
+    /// A number that is another one as soon as this process can know that a key was revoked or erased. `None`: it cannot, and
+    /// has to ask each time.
     fn keys_gone(&self) -> Option<u64>;
 }

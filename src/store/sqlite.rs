@@ -49,6 +49,7 @@ mod writer;
 
 use acquire::Waiting;
 use file::{OpenFile, check_file_system};
+use keys::KeysGone;
 use processes::Processes;
 use wal::Wal;
 use writer::Writer;
@@ -164,6 +165,7 @@ pub struct SqliteStore {
     listener: Arc<OnceLock<Listener>>,
     processes: Processes,
     waiting: Waiting,
+    keys_gone: KeysGone,
 }
 
 impl SqliteStore {
@@ -213,6 +215,7 @@ impl SqliteStore {
             listener,
             processes,
             waiting,
+            keys_gone: KeysGone::new(dir),
         })
     }
 

@@ -227,6 +227,7 @@ impl Ledger for SqliteStore {
         let now = self.now_ms();
         append(&mut transaction, tenant.as_str(), &body, now).await?;
         transaction.commit().await?;
+        self.keys_gone.change();
         // Deleted rows are still in free pages and in the log.
         let mut emptied = self.turn_to_write(measure!("vacuum")).await?;
         let vacuum = sqlx::raw_sql("VACUUM; PRAGMA wal_checkpoint(TRUNCATE)");
