@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
+use bytes::BytesMut;
+use futures::StreamExt;
 use http::{StatusCode, header};
 use rmcp::RoleServer;
 use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, ProtocolVersion, RequestId, ServerResult};
@@ -31,15 +33,35 @@ const MAX_IN_FLIGHT: usize = 128;
 enum BodyError {
     TooLarge,
     Slow,
+    /// The client broke off, or framed it wrongly.
+    Broken,
+}
+
+impl IntoResponse for BodyError {
+    fn into_response(self) -> Response {
+        let status = match self {
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Slow => StatusCode::REQUEST_TIMEOUT,
+            Self::Broken => StatusCode::BAD_REQUEST,
+        };
+        status.into_response()
+    }
 }
 
 /// Reads a whole message, bounded in size and time.
 async fn read_body(body: Body, limit: usize) -> Result<Bytes, BodyError> {
-    match tokio::time::timeout(BODY_TIMEOUT, axum::body::to_bytes(body, limit)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(_)) => Err(BodyError::TooLarge),
-        Err(_) => Err(BodyError::Slow),
-    }
+    let reading = async {
+        let (mut pieces, mut whole) = (body.into_data_stream(), BytesMut::new());
+        while let Some(piece) = pieces.next().await {
+            let piece = piece.map_err(|_| BodyError::Broken)?;
+            if whole.len() + piece.len() > limit {
+                return Err(BodyError::TooLarge);
+            }
+            whole.extend_from_slice(&piece);
+        }
+        Ok(whole.freeze())
+    };
+    tokio::time::timeout(BODY_TIMEOUT, reading).await.unwrap_or(Err(BodyError::Slow))
 }
 
 /// A JSON-RPC error as a whole HTTP answer.

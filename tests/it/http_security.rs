@@ -436,6 +436,11 @@ fn an_oversized_body_is_refused_however_it_is_sent() {
     let data = tempfile::tempdir().unwrap();
     let server = HttpServer::start(data.path());
     let huge = "x".repeat(5 * 1024 * 1024);
+    // A body that is framed wrongly is not a large one.
+    let mut stream = server.connect();
+    let head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    assert_eq!(Reply::read(stream).status, 400);
     assert_eq!(server.post_text(&[], &huge).status, 413);
     let mut stream = server.send("GET", "/sse", &[], b"");
     let endpoint = stream.event().unwrap().data;

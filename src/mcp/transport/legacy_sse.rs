@@ -31,7 +31,7 @@ use crate::mcp::McpServer;
 use crate::mcp::caller::ProtocolSession;
 
 use super::chats::{self, Chat, Other, Sign};
-use super::{BodyError, InFlight, batch, is_array, json_rpc_error, read_body, refusal, scopes};
+use super::{InFlight, batch, is_array, json_rpc_error, read_body, refusal, scopes};
 
 /// Messages that wait for a slow reader; the handler of that session then waits with them.
 const OUTBOX: usize = 64;
@@ -201,8 +201,7 @@ async fn message(
     };
     let body = match read_body(body, door.options.max_body_bytes).await {
         Ok(body) => body,
-        Err(BodyError::TooLarge) => return StatusCode::PAYLOAD_TOO_LARGE.into_response(),
-        Err(BodyError::Slow) => return StatusCode::REQUEST_TIMEOUT.into_response(),
+        Err(error) => return error.into_response(),
     };
     if let Some(refused) = scopes::refusal(&principal, &body) {
         return refused;

@@ -29,7 +29,7 @@ use crate::mcp::McpServer;
 use crate::mcp::caller::ProtocolSession;
 
 use super::chats::Chat;
-use super::{BodyError, batch, is_array, json_rpc_error, read_body, refusal, scopes};
+use super::{batch, is_array, json_rpc_error, read_body, refusal, scopes};
 use sessions::{OPENING, Opening, Sessions};
 use shared::{LOOK, Shared};
 use ticket::Tickets;
@@ -127,8 +127,7 @@ async fn handle(
     be_lenient(&mut parts.headers);
     let body = match read_body(body, door.max_body_bytes).await {
         Ok(body) => body,
-        Err(BodyError::TooLarge) => return StatusCode::PAYLOAD_TOO_LARGE.into_response(),
-        Err(BodyError::Slow) => return StatusCode::REQUEST_TIMEOUT.into_response(),
+        Err(error) => return error.into_response(),
     };
     // After the body has been read: a refusal before it would cost the client its connection.
     if let Err(refused) = door.check_session(&parts, &principal).await {
