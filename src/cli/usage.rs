@@ -86,6 +86,9 @@ pub(super) async fn usage(args: UsageArgs, sources: Sources) -> anyhow::Result<E
             let now = store.now().await?;
             let Span { tenant, from, to, by, json } = args.span;
             let (from, to) = (from.unwrap_or(Period::Month.start(now)), to.unwrap_or(now.date_naive()));
+            if from > to {
+                anyhow::bail!("--from {from} is after --to {to}");
+            }
             let rows = store.usage(&UsageFilter { tenant, owner: None, from, to }).await?;
             let lines = report(&rows, by, prices);
             if json {

@@ -584,6 +584,9 @@ async fn usage(by: Accountant, query: Result<Query<Span>, QueryRejection>) -> Re
     let Query(span) = query.map_err(|error| misread(&error))?;
     let (first, today) = by.usage.this_month();
     let (from, to) = (span.from.unwrap_or(first), span.to.unwrap_or(today));
+    if from > to {
+        return Err(Problem::argument(format!("query, from: {from} is after `to`, {to}")));
+    }
     let lines = by.usage.report(Some(&by.tenant), by.owner.as_ref(), (from, to), span.by).await?;
     let quota = by.usage.quota(&by.tenant).await?;
     let answer = json!({

@@ -88,6 +88,8 @@ fn a_body_that_is_no_object_and_a_query_that_does_not_fit_are_refused_in_plain_w
         refused("POST", "/v1/conversations/c/paths", "{\"path\": \"b\"} {}").starts_with("body: trailing")
     );
     assert!(refused("GET", "/v1/usage?by=colour", "").starts_with("query, by: unknown variant `colour`"));
+    let days = refused("GET", "/v1/usage?from=2026-02-01&to=2026-01-01", "");
+    assert_eq!(days, "query, from: 2026-02-01 is after `to`, 2026-01-01");
     let mut listed = tree.ask("GET", "paths", &[], &json!({}));
     assert_eq!(listed.answer()["paths"], json!([]), "nothing was registered");
 }
