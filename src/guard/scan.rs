@@ -354,8 +354,6 @@ struct Scanner<'a> {
     words_done: usize,
     /// Runs before this place have been decoded.
     encoded_done: usize,
-    /// The last place known at which a flag of a command line may begin (`-u`, `--user`).
-    last_flag: usize,
     commands: flag::Seen,
 }
 
@@ -406,7 +404,6 @@ impl<'a> Scanner<'a> {
             addresses_done: from,
             words_done: from,
             encoded_done: from,
-            last_flag: from,
             commands: flag::Seen::default(),
         }
     }
@@ -456,12 +453,10 @@ impl Work for Scanner<'_> {
                     self.long_word(base + bit);
                 }
             }
-            // A dash between a separator and a word.
-            let flags = here.word & here.sep & (here.sep << 1 | 1) & (here.word >> 1 | 1 << 63);
-            if flags != 0 {
-                self.last_flag = base + 63 - flags.leading_zeros() as usize;
-            }
-            let mut flags = word_starts & !alnum;
+            // A dash or a slash, after a blank, before a letter.
+            let blank = here.sep & !(here.word | here.run | here.plus);
+            let slash = here.sep & here.run & (blank << 1 | 1) & (here.alpha >> 1 | 1 << 63);
+            let mut flags = word_starts & !alnum | slash;
             while let Some(bit) = next_bit(&mut flags) {
                 self.flag(base + bit);
             }
@@ -531,8 +526,8 @@ impl Scanner<'_> {
             }
         }
         // In `:=`, `==`, `::=` only the first counts.
-        if !matches!(before, b':' | b'=') {
-            self.pair(at);
+        if !matches!(before, b':' | b'=') && self.may_be_named(at) {
+            self.named_pair(at);
         }
     }
 

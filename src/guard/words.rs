@@ -27,8 +27,8 @@ pub(super) struct Words {
     pub(super) context: Vec<Group<ContextWord>>,
     /// Phrases that turn the word after them into a name.
     pub(super) phrase: Vec<Phrase>,
-    /// One-letter flags that take a password.
-    pub(super) flag: Vec<Flag>,
+    /// Commands that take a password.
+    pub(super) command: Vec<Command>,
     /// Lists of plain words.
     pub(super) list: Lists,
 }
@@ -113,6 +113,8 @@ pub(super) enum ContextWord {
     String,
     /// A national identifier with letters in it.
     Id,
+    /// A part of a command that takes a password without a flag.
+    Command,
 }
 
 /// Words that together with the one before or after make a name.
@@ -126,15 +128,28 @@ pub(super) struct Phrase {
     pub(super) words: Vec<String>,
 }
 
-/// A one-letter flag.
+/// Commands that take a password in the same way.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Flag {
-    pub(super) letter: String,
-    /// Whether the password follows without a space.
+pub(super) struct Command {
+    /// The flags by which they take it; without one they take it by its position.
+    #[serde(default)]
+    pub(super) flags: Vec<String>,
+    /// Whether the value follows at once, whether the letter may be one of a group.
     #[serde(default)]
     pub(super) glued: bool,
-    /// The commands that take it in this form.
+    #[serde(default)]
+    pub(super) group: bool,
+    /// The sign between a user and the password.
+    pub(super) sign: Option<char>,
+    /// Whether the password goes to the next command of the pipeline.
+    #[serde(default)]
+    pub(super) piped: bool,
+    /// How many operands there are at least, of which the last is the password; 0 if it is the next word.
+    #[serde(default)]
+    pub(super) operands: usize,
+    /// The commands; without one, any.
+    #[serde(default)]
     pub(super) words: Vec<String>,
 }
 
@@ -157,6 +172,7 @@ pub(super) struct Lists {
     pub(super) live: Set,
     pub(super) databases: Set,
     pub(super) hooks: Vec<(String, String)>,
+    pub(super) stdin: Vec<String>,
 }
 
 /// Words by their last two letters.
@@ -222,9 +238,7 @@ impl Set {
         let same_length = self.0.get(text.len()).map_or(&[][..], Vec::as_slice);
         same_length.iter().any(|word| text.eq_ignore_ascii_case(word.as_bytes()))
     }
-}
 
-impl Set {
     /// All words.
     pub(super) fn words(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flatten().map(String::as_str)
@@ -277,8 +291,8 @@ mod tests {
             assert!(covered(&phrase.words, ends).is_empty(), "{:?}", covered(&phrase.words, ends));
         }
         let same = |before: &str, word: &str| before == word;
-        for flag in &WORDS.flag {
-            assert!(covered(&flag.words, same).is_empty(), "{:?}", flag.words);
+        for command in &WORDS.command {
+            assert!(covered(&command.words, same).is_empty(), "{:?}", command.words);
         }
         let context: Vec<String> = WORDS.context.iter().flat_map(|group| group.words.clone()).collect();
         assert!(context.iter().filter(|word| word.is_ascii()).count() <= 32, "two looks for each byte");

@@ -41,6 +41,7 @@ impl Scanner<'_> {
                 }
             }
             ContextWord::Is => self.password_sentence(end, true),
+            ContextWord::Command => self.command(end),
             ContextWord::Named => {
                 // The quote after it may be part of the context word.
                 let end = end - usize::from(matches!(self.text[end - 1], b'"' | b'\''));
@@ -186,7 +187,7 @@ impl Scanner<'_> {
     fn is_listed(&self, at: usize, value: &[u8], behind: &[u8], mixed: bool) -> bool {
         let named = |word: &[u8]| contains(self.label(at, 80), word);
         let login = || named(b"login ");
-        let listed = || login() || named(b"-user ") || named(b"--password") || named(b" -pass");
+        let listed = || login() || named(b"-user ");
         let last = matches!(behind.first(), None | Some(0 | b'\n' | b'\r'));
         // In netrc only its own words may follow: `the login and password portion is` is prose.
         let netrc_ends = || {

@@ -1,7 +1,7 @@
-//! Passwords on command lines: `mysql -pX`, `docker login -u ci -p X`, `--token X`, `smbclient -U bob%X`, `bob:X@10.0.0.7`.
+//! Passwords on command lines: `mysql -pX`, `docker login -u ci -p X`, `--token X`, `net user bob X`, `bob:X@10.0.0.7`.
 //!
-//! A long flag is a name. A short one has no meaning by itself, so the command that takes a password in this way must come
-//! before it on the line.
+//! A long flag is a name. A short one and a position have no meaning by themselves, so the command that takes a password in this
+//! way must come before it on the line. The commands are data: `command` in `rules/names.toml`.
 
 use std::net::Ipv4Addr;
 use std::sync::LazyLock;
@@ -13,36 +13,44 @@ use aho_corasick::dfa::DFA;
 use super::excuse::Candidate;
 use super::key_value::is_plain;
 use super::token::{Shape, shape_of};
-use super::{Scanner, is_word, last_line};
-use crate::guard::words::{Flag, Name, WORDS};
+use super::{Scanner, first_line, is_word, last_line};
+use crate::guard::classes::only;
+use crate::guard::words::{Command, Name, WORDS};
 
-/// How far before a flag its command may be.
+/// How far before a flag its command may be, and how far after a command its last operand.
 const MAX_COMMAND: usize = 120;
-/// The longest flag.
+const MAX_OPERANDS: usize = 256;
+/// The longest flag, the longest command in [`WORDS`], and the longest group of one-letter flags.
 const MAX_FLAG: usize = 32;
+const MAX_WORDS: usize = 32;
+const MAX_GROUP: usize = 6;
 
 /// The prefixes of `user/password@database` in Java addresses.
 const ORACLE_DRIVERS: [&[u8]; 2] = [b"jdbc:oracle:thin:", b"jdbc:oracle:oci:"];
 
-/// The commands that take a password by a short flag.
+/// The commands that take a password.
 static COMMANDS: LazyLock<Commands> = LazyLock::new(Commands::new);
 
 struct Commands {
     automaton: DFA,
     start: StateID,
-    /// By pattern, which of [`WORDS`]' flags it takes.
-    flags: Vec<usize>,
+    /// By pattern, the row of [`WORDS`]' commands.
+    rows: Vec<usize>,
+    /// The letters that their flags begin with.
+    letters: [bool; 256],
 }
 
 impl Commands {
     #[expect(clippy::expect_used, reason = "a few constant words; every test uses them")]
     fn new() -> Self {
-        let flags = WORDS.flag.iter().enumerate();
-        let words = flags.flat_map(|(at, flag)| flag.words.iter().map(move |word| (at, word)));
-        let (flags, words): (_, Vec<_>) = words.unzip();
+        let rows = WORDS.command.iter().enumerate();
+        let words = rows.flat_map(|(at, row)| row.words.iter().map(move |word| (at, word)));
+        let (rows, words): (_, Vec<_>) = words.unzip();
         let automaton = DFA::builder().ascii_case_insensitive(true).build(words).expect("a few short words");
         let start = automaton.start_state(Anchored::No).expect("it may begin anywhere");
-        Self { automaton, start, flags }
+        let flags = WORDS.command.iter().flat_map(|row| &row.flags);
+        let letters: Vec<u8> = flags.filter_map(|flag| flag.trim_start_matches('-').bytes().next()).collect();
+        Self { automaton, start, rows, letters: only(&letters) }
     }
 }
 
@@ -51,8 +59,8 @@ impl Commands {
 pub(super) struct Seen {
     done: usize,
     state: Option<StateID>,
-    /// By flag, the start of the last command that takes it.
-    last: Vec<Option<usize>>,
+    /// By row, the start and the end of its last command.
+    last: Vec<Option<(usize, usize)>>,
 }
 
 /// `[--password PASSWORD]`, as in a program's usage text.
@@ -62,11 +70,11 @@ pub(super) fn is_usage(value: &[u8]) -> bool {
 }
 
 impl Scanner<'_> {
-    /// Examines the flag whose dash is at `at`.
+    /// Examines the flag whose dash or slash is at `at`.
     #[inline(never)]
     pub(super) fn flag(&mut self, at: usize) {
-        let begins =
-            self.text[at] == b'-' && matches!(self.byte_before(at), b' ' | b'\t' | b'\n' | b'"' | b'\'' | 0);
+        let begins = matches!(self.text[at], b'-' | b'/')
+            && matches!(self.byte_before(at), b' ' | b'\t' | b'\n' | b'"' | b'\'' | 0);
         let dashes = if self.byte(at + 1) == b'-' { 2 } else { 1 };
         let letter = self.byte(at + dashes);
         if !begins || !letter.is_ascii_alphabetic() && letter != b'_' {
@@ -76,62 +84,111 @@ impl Scanner<'_> {
         let len =
             self.text[name..self.to.min(name + MAX_FLAG)].iter().take_while(|byte| is_word(**byte)).count();
         let end = name + len;
-        let blank = matches!(self.byte(end), b' ' | b'\t');
-        if dashes == 1 && b"pPawkUS".contains(&letter) {
-            self.short_flag(at, letter, end);
-        }
-        let long = &self.text[name..end];
-        if long == b"password-stdin" || long == b"stdin" && self.before(at, 7) == b"passwd " {
-            return self.echoed(at);
+        if COMMANDS.letters[usize::from(letter)] || dashes == 1 && len <= MAX_GROUP {
+            self.commands(at, end);
         }
         if len > 2
-            && blank
-            && let kind @ (Name::Password | Name::Secret | Name::Key) = self.names.kind(long)
+            && self.text[at] == b'-'
+            && matches!(self.byte(end), b' ' | b'\t')
+            && let kind @ (Name::Password | Name::Secret | Name::Key) = self.names.kind(&self.text[name..end])
         {
-            self.flag_value(kind, end);
+            // Unless it is a word of a sentence about the flag.
+            let Some((start, end, quoted)) = self.value_after(end) else { return };
+            let value = &self.text[start..end];
+            let word = kind == Name::Password && !quoted && is_plain(value);
+            if value[0] != b'-' && !word && !is_usage(value) {
+                self.value(kind, false, start, end, quoted);
+            }
         }
     }
 
-    /// The value after a long flag, unless it is a word of a sentence about the flag.
-    fn flag_value(&mut self, kind: Name, at: usize) {
-        let Some((start, end, quoted)) = self.value_after(at) else { return };
+    /// The passwords that a command before the flag from `at` to `end` takes by it.
+    fn commands(&mut self, at: usize, end: usize) {
+        let (text, len, mut line) = (&self.text[at..], end - at, None);
+        for (nth, row) in WORDS.command.iter().enumerate() {
+            let fits = |known: &String| match known.as_bytes() {
+                known if row.glued => text.starts_with(known) && text.get(known.len()) > Some(&b' '),
+                known if row.group => len <= MAX_GROUP && text[1..len].contains(&known[1]),
+                known => text[..len] == *known && matches!(text.get(len), Some(b' ' | b'\t' | b'=')),
+            };
+            let Some(known) = row.flags.iter().find(|known| fits(known)) else { continue };
+            if !row.words.is_empty() {
+                let line = *line.get_or_insert_with(|| at - last_line(self.before(at, MAX_COMMAND)).len());
+                self.note_commands(line, at);
+                if self.commands.last[nth].is_none_or(|(start, _)| start < line) {
+                    continue;
+                }
+            }
+            self.operand(row, if row.glued { at + known.len() } else { end });
+        }
+    }
+
+    /// A command without a flag, of which the text before `end` is a part.
+    pub(super) fn command(&mut self, end: usize) {
+        let line = end - last_line(self.before(end, MAX_COMMAND)).len();
+        let to = end + first_line(&self.text[end..self.to.min(end + MAX_WORDS)]).len();
+        let known = std::mem::take(&mut self.commands);
+        self.note_commands(line, to);
+        let seen = std::mem::replace(&mut self.commands, known);
+        for (row, place) in WORDS.command.iter().zip(seen.last) {
+            if let Some((start, command_end)) = place
+                && row.flags.is_empty()
+                && (start..=command_end + 1).contains(&end)
+                && self.may_begin(line, start)
+            {
+                self.operand(row, command_end);
+            }
+        }
+    }
+
+    /// Whether a command may begin at a place of the line: after a prompt, an operator, a quote.
+    fn may_begin(&self, line: usize, at: usize) -> bool {
+        let before = self.text[line..at].trim_ascii_end();
+        let apart = before.last().is_none_or(|byte| b"$#>;|&(\"'`+%:-=".contains(byte));
+        apart || [&b"sudo"[..], b"RUN", b"exec", b"then", b"do"].iter().any(|word| before.ends_with(word))
+    }
+
+    /// The password among the operands after `at`, as the row says.
+    fn operand(&mut self, row: &Command, at: usize) {
+        let place = if row.operands > 0 { self.last_operand(at, row) } else { self.value_after(at) };
+        let Some((start, end, quoted)) = place else { return };
         let value = &self.text[start..end];
-        let word = kind == Name::Password && !quoted && is_plain(value);
-        if value[0] != b'-' && !word && !is_usage(value) {
-            self.value(kind, false, start, end, quoted);
+        let sets = || memchr::memmem::find(first_line(&self.text[end..]), b"chpasswd").is_some();
+        let pair = row.piped && value.contains(&b':') && sets();
+        if let Some(sign) = row.sign.or(pair.then_some(':')) {
+            return self.user_and_password(sign as u8, start, end);
+        }
+        // Another flag or an empty value is not a password, and neither is the word of a manual.
+        let plain = row.operands > 0 && is_plain(value) && !quoted;
+        if end - start >= 4 && !matches!(value[0], b'-' | b'$') && !plain {
+            self.value(Name::Password, false, start, end, true);
         }
     }
 
-    /// A one-letter flag, by its command; `end` is after the word that the flag begins.
-    fn short_flag(&mut self, at: usize, letter: u8, end: usize) {
-        let glued = !matches!(self.byte(at + 2), b' ' | b'\t');
-        if letter == b'U' {
-            return self.user_and_password(at + 2);
-        }
-        if letter == b'S' {
-            if end == at + 2 && self.before(at, 8).ends_with(b"sudo ") {
-                self.echoed(at);
+    /// The last of a command's operands, which begin after `at`; of one in a pipeline, only if another reads it.
+    fn last_operand(&mut self, at: usize, row: &Command) -> Option<(usize, usize, bool)> {
+        let line = at + first_line(&self.text[at..self.to.min(at + MAX_OPERANDS)]).len();
+        let (mut from, mut count, mut last) = (at, 0, None);
+        loop {
+            from += self.text[from..line].iter().take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
+            if from >= line || b"|;&><#)".contains(&self.text[from]) {
+                break;
             }
-            return;
-        }
-        let line = at - last_line(self.before(at, MAX_COMMAND)).len();
-        self.commands(line, at);
-        let takes = |(flag, named): (&Flag, &Option<usize>)| {
-            flag.letter.as_bytes() == [letter] && flag.glued == glued && named.is_some_and(|at| at >= line)
-        };
-        if WORDS.flag.iter().zip(&self.commands.last).any(takes) {
-            let Some((start, end, _)) = self.value_after(at + 2) else { return };
-            // Another flag or an empty value is not a password.
-            if end - start >= 4 && !matches!(self.text[start], b'-' | b'$') {
-                self.value(Name::Password, false, start, end, true);
+            let (start, end, quoted) = self.value_after(from).filter(|(_, end, _)| *end <= line)?;
+            if !matches!(self.text[start], b'-' | b'/') || quoted {
+                (count, last) = (count + 1, Some((start, end, quoted)));
             }
+            from = line.min(end + usize::from(quoted));
+            from += self.text[from..line].iter().take_while(|byte| !byte.is_ascii_whitespace()).count();
         }
+        let reads = |word: &String| memchr::memmem::find(&self.text[from..line], word.as_bytes()).is_some();
+        last.filter(|_| count >= row.operands && (!row.piped || WORDS.list.stdin.iter().any(reads)))
     }
 
     /// Notes the commands between two places. Each byte is read once, however many flags are on a line.
-    fn commands(&mut self, line: usize, at: usize) {
+    fn note_commands(&mut self, line: usize, at: usize) {
         let mut seen = std::mem::take(&mut self.commands);
-        seen.last.resize(WORDS.flag.len(), None);
+        seen.last.resize(WORDS.command.len(), None);
         let mut state = seen.state.filter(|_| line <= seen.done).unwrap_or(COMMANDS.start);
         for place in line.max(seen.done)..at {
             state = COMMANDS.automaton.next_state(Anchored::No, state, self.text[place]);
@@ -142,7 +199,7 @@ impl Scanner<'_> {
                 let command = COMMANDS.automaton.match_pattern(state, nth);
                 let start = place + 1 - COMMANDS.automaton.pattern_len(command);
                 if !self.byte_before(start).is_ascii_alphanumeric() {
-                    seen.last[COMMANDS.flags[command]] = Some(start);
+                    seen.last[COMMANDS.rows[command]] = Some((start, place + 1));
                 }
             }
         }
@@ -150,28 +207,30 @@ impl Scanner<'_> {
         self.commands = seen;
     }
 
-    /// `-U name%password`, as Samba's tools take it.
-    fn user_and_password(&mut self, at: usize) {
-        let Some((start, end, _)) = self.value_after(at) else { return };
+    /// `name:password`, `name%password`: what curl's and Samba's flags take.
+    fn user_and_password(&mut self, sign: u8, start: usize, end: usize) {
+        let part = |byte: &&u8| !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'');
+        let mut end = end + self.text[end..self.to.min(end + MAX_OPERANDS)].iter().take_while(part).count();
         let value = &self.text[start..end];
-        let Some(sign) = memchr::memchr(b'%', value) else { return };
-        let user = &value[..sign];
-        let is_user = !user.is_empty() && user.iter().all(|byte| is_word(*byte) || b".\\/@".contains(byte));
-        if is_user && value.len() - sign > 4 {
-            self.value(Name::Password, false, start + sign + 1, end, true);
+        let Some(at) = memchr::memchr(sign, value).filter(|at| *at > 0) else { return };
+        let (user, mut from) = (&value[..at], start + at + 1);
+        // `scott/"x"@db`
+        if from == end
+            && let Some((start, close, true)) = self.value_after(from)
+        {
+            (from, end) = (start, close);
         }
-    }
-
-    /// `echo x | sudo -S`, `echo x | docker login --password-stdin`, `echo x | passwd --stdin bob`: the flag is at `at`.
-    fn echoed(&mut self, at: usize) {
-        let line = last_line(self.before(at, MAX_COMMAND));
-        let Some(echo) = memchr::memmem::rfind(line, b"echo ") else { return };
-        if !line[echo..].contains(&b'|') {
+        let password = &self.text[from..end];
+        let signs = password.iter().all(|byte| !byte.is_ascii_alphanumeric());
+        let words = user.eq_ignore_ascii_case(b"username") && password.eq_ignore_ascii_case(b"password");
+        let is_user = user.iter().all(|byte| is_word(*byte) || *byte >= 0x80 || b".\\/@+$".contains(byte));
+        if password.len() < 3 || signs || words || !is_user {
             return;
         }
-        if let Some((start, end, _)) = self.value_after(at - line.len() + echo + 5) {
-            self.value(Name::Password, false, start, end, true);
+        if sign != b':' {
+            return self.value(Name::Password, false, from, end, true);
         }
+        self.propose(Candidate::new(self.ids.command_line_user, start, end).by(from, end, true));
     }
 
     /// `user:password@host` without a scheme, `user:password@tcp(host)` of Go, `sqlplus user/password@database`,
@@ -225,4 +284,71 @@ impl Scanner<'_> {
 /// Whether it is an IPv4 address.
 pub(super) fn is_address(host: &[u8]) -> bool {
     std::str::from_utf8(host).is_ok_and(|host| host.parse::<Ipv4Addr>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::{Guard, Numbering};
+
+    fn is_hidden(line: &str) -> bool {
+        !Guard::default().text(line, &mut Numbering::alone()).0.contains("x7Qm-2Wd9p")
+    }
+
+    /// The line of a command, up to its password.
+    fn begun(row: &Command, command: &str, flag: Option<&String>) -> String {
+        let operands = "a1 ".repeat(row.operands.saturating_sub(1));
+        let user = row.sign.map_or_else(String::new, |sign| format!("bob{sign}"));
+        let flag = flag.map_or_else(String::new, |flag| match (row.glued, row.group) {
+            (true, _) => flag.clone(),
+            (_, true) => format!("-n{} ", &flag[1..]),
+            _ => format!("{flag} "),
+        });
+        format!("$ {command} {flag}{operands}{user}")
+    }
+
+    #[test]
+    fn each_command_of_the_table_takes_its_password() {
+        for row in &WORDS.command {
+            let any = ["tool".to_owned()];
+            let flags: Vec<_> = match row.flags.is_empty() {
+                true => vec![None],
+                false => row.flags.iter().map(Some).collect(),
+            };
+            let piped = if row.piped { &WORDS.list.stdin[..] } else { &any };
+            for command in if row.words.is_empty() { &any[..] } else { &row.words } {
+                for (flag, reader) in flags.iter().flat_map(|flag| piped.iter().map(move |to| (flag, to))) {
+                    let begun = begun(row, command, *flag);
+                    for line in
+                        [format!("{begun}x7Qm-2Wd9p | {reader}"), format!("{begun}'x7Qm-2Wd9p' | {reader}")]
+                    {
+                        assert!(is_hidden(&line), "{line}");
+                        let other = line.replace(&command[..], "frobnicate");
+                        assert!(row.words.is_empty() || !is_hidden(&other), "{other}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_operand_that_is_not_a_password_is_left_alone() {
+        for line in [
+            "net use Z: \\\\nas\\share",
+            "net user bob",
+            "net user username password /add",
+            "the net user growth was 12 % in 2024-Q4",
+            "htpasswd -B users.txt x7Qm-2Wd9p",
+            "htpasswd -b file username $PASSWORD",
+            "echo x7Qm-2Wd9p | tee out.txt",
+            "echo x7Qm-2Wd9p",
+            "lftp -u anonymous, ftp.example.org",
+            "curl -u $USER:$PASS https://example.org",
+            "sort -u names.txt",
+            "smartd '-u USER[:GROUP]'",
+        ] {
+            let guarded = Guard::default().text(line, &mut Numbering::alone()).0;
+            assert_eq!(&*guarded, line);
+        }
+    }
 }

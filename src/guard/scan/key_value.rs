@@ -1,5 +1,5 @@
 //! Values beside a name that gives their kind: `password: x`, `"api_key": "x"`, `Authorization: Bearer x`,
-//! `curl -u user:x`, `Pwd=x;`.
+//! `Pwd=x;`.
 //!
 //! The name is examined first, and by its last word: `reset_password` is a password, `password_policy` is not. Only
 //! then is the value examined, and it must look like one: no template, no call, no other name.
@@ -19,10 +19,6 @@ pub(super) const MAX_VALUE: usize = 1024;
 /// The longest value within another that is always examined, and how many of the longer ones are.
 const MAX_NESTED: usize = 256;
 const MOST_NESTED: u8 = 2;
-/// The longest user, spaces and flag of a command line.
-const MAX_USER: usize = 48;
-const MAX_BLANKS: usize = 64;
-const MAX_FLAG: usize = b"--proxy-user".len();
 /// The most nested defaults that are followed.
 const MAX_DEFAULTS: usize = 8;
 
@@ -40,16 +36,9 @@ struct Pair {
 }
 
 impl Scanner<'_> {
-    /// Examines the name before and the value after a `:` or `=`.
-    pub(super) fn pair(&mut self, at: usize) {
-        if self.may_be_named(at) || self.may_be_user(at) {
-            self.named_pair(at);
-        }
-    }
-
     /// Whether the name before a mark may end as one of ours; most names do not. Decides by the last eight bytes, which
     /// are nearly always enough.
-    fn may_be_named(&self, at: usize) -> bool {
+    pub(super) fn may_be_named(&self, at: usize) -> bool {
         let Some(last) = self.text[..at].last_chunk::<8>() else { return true };
         let mut last = u64::from_be_bytes(*last);
         // `"x" == password`, as people write it.
@@ -71,8 +60,9 @@ impl Scanner<'_> {
         }
     }
 
+    /// Examines the name before and the value after a `:` or `=`.
     #[inline(never)]
-    fn named_pair(&mut self, at: usize) {
+    pub(super) fn named_pair(&mut self, at: usize) {
         if self.text[at] == b'='
             && (self.byte(at + 1) == b'=' || self.byte_before(at) == b'!')
             && self.compared(at)
@@ -83,7 +73,7 @@ impl Scanner<'_> {
         // Most names have a different ending.
         let ending = self.text[..name_end].last_chunk().filter(|ending| ending[7].is_ascii_alphabetic());
         let other = |ending: &[u8; 8]| !self.names.may_end(u64::from_be_bytes(*ending));
-        if ending.is_some_and(other) && !self.may_be_user(at) {
+        if ending.is_some_and(other) {
             return;
         }
         let Some(name_start) = self.name_start(at, name_end) else { return };
@@ -97,7 +87,7 @@ impl Scanner<'_> {
             if name == b"auth" {
                 self.pair_of_strings(at);
             }
-            return self.command_line_user(at);
+            return;
         }
         if self.text[..name_start].ends_with(b"${") {
             return self.variable(kind, at);
@@ -123,22 +113,20 @@ impl Scanner<'_> {
             Name::Person | Name::Address => {
                 self.personal_value(kind, start, self.rest_of_line(start, end, quoted))
             }
-            _ => {
-                let aws = contains(name, b"aws");
-                self.value(kind, aws, start, end, quoted);
-            }
+            _ => self.value(kind, contains(name, b"aws"), start, end, quoted),
         }
     }
 
     /// The kind that the name before a mark gives, with the words before it and the value after.
     fn kind_of_name(&mut self, at: usize, start: usize, end: usize) -> Name {
         let name = &self.text[start..end];
+        let text_type = name.eq_ignore_ascii_case(b"string") || name == b"str";
         match self.name_says(start, end) {
             Name::Named => self.kind_beside(start),
             Name::Worded => self.kind_of_phrase(start, name).unwrap_or(Name::Other),
             Name::Key if name.len() == 3 => self.kind_of_phrase(start, name).unwrap_or(Name::Key),
             // `password: String = "x"`, `var password string = "x"`
-            Name::Other if self.text[at] == b'=' && is_text_type(name) => {
+            Name::Other if self.text[at] == b'=' && text_type => {
                 let quoted = self.value_after(at).is_some_and(|(_, _, quoted)| quoted);
                 if quoted { self.kind_before_type(start) } else { Name::Other }
             }
@@ -168,12 +156,6 @@ impl Scanner<'_> {
             }
         }
         self.judged = self.judged.max(end);
-        // The string after it is the argument that it converts.
-        let (start, end, quoted) = match self.text[start..end].eq_ignore_ascii_case(b"ConvertTo-SecureString")
-        {
-            true => self.value_after(end)?,
-            false => (start, end, quoted),
-        };
         // `process.env.PW || "x"`: the default where nothing is set.
         let literal = if quoted { None } else { self.fallback(start) };
         Some(literal.unwrap_or((start, end, quoted)))
@@ -298,10 +280,8 @@ impl Scanner<'_> {
         let label_end = back(mark - 1, quote);
         let label = &self.text[back(label_end, word)..label_end];
         let names: [&[u8]; 5] = [b"key", b"name", b"id", b"variable", b"field"];
-        match names.iter().any(|name| label.eq_ignore_ascii_case(name)) {
-            true => self.names.kind(&self.text[start..end]),
-            false => Name::Other,
-        }
+        let named = names.iter().any(|name| label.eq_ignore_ascii_case(name));
+        if named { self.names.kind(&self.text[start..end]) } else { Name::Other }
     }
 
     /// The kind from a name's last word and the words before it: `mot de passe`, `clé API`.
@@ -561,10 +541,7 @@ impl Scanner<'_> {
         if !quoted && end - start == MAX_VALUE {
             end += self.text[end..].iter().take_while(|byte| goes_on(**byte)).count();
         }
-        let word = match kind {
-            Name::Key => Evidence::WeakWord,
-            _ => Evidence::Word,
-        };
+        let word = if kind == Name::Key { Evidence::WeakWord } else { Evidence::Word };
         self.propose(Candidate::new(rule, start, end).by(from, to, quoted).with(word));
     }
 
@@ -702,43 +679,6 @@ impl Scanner<'_> {
         number[8] = *text.get(9 + gap)?;
         self.is_id(self.ids.uk_nino, &number).then_some(start + 10 + gap)
     }
-
-    /// Whether a colon is between two words without a space or a quote, as between user and password, with a flag
-    /// not far before.
-    fn may_be_user(&self, at: usize) -> bool {
-        self.text[at] == b':'
-            && at < self.last_flag + MAX_USER + MAX_BLANKS + MAX_FLAG + 1
-            && at > 0
-            && is_bare(self.text[at - 1])
-            && self.byte(at + 1) > b' '
-    }
-
-    /// `curl -u user:password`, `--user user:password`.
-    fn command_line_user(&mut self, at: usize) {
-        if !self.may_be_user(at) {
-            return;
-        }
-        let user = self.before(at, MAX_USER).iter().rev().take_while(|byte| is_bare(**byte)).count();
-        let mut flag_end = at - user;
-        let blank = |byte: &&u8| matches!(**byte, b'"' | b'\'' | b' ' | b'=');
-        flag_end -= self.before(flag_end, MAX_BLANKS).iter().rev().take_while(blank).count();
-        let flag = self.before(flag_end, MAX_FLAG);
-        let is_flag = [&b" -u"[..], b"--user", b"--proxy-user", b" -U", b"--basic"]
-            .iter()
-            .any(|name| flag.ends_with(name));
-        if !is_flag || flag_end == at - user {
-            return;
-        }
-        let stop = |byte: &&u8| !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'');
-        let len = self.text[at + 1..self.to.min(at + 1 + 256)].iter().take_while(stop).count();
-        let (start, end) = (at - user, at + 1 + len);
-        let (name, password) = (&self.text[start..at], &self.text[at + 1..end]);
-        let signs = password.iter().all(|byte| !byte.is_ascii_alphanumeric());
-        let words = name.eq_ignore_ascii_case(b"username") && password.eq_ignore_ascii_case(b"password");
-        if len >= 3 && !signs && !words {
-            self.propose(Candidate::new(self.ids.command_line_user, start, end).by(at + 1, end, true));
-        }
-    }
 }
 
 /// Whether a value looks like one of its kind.
@@ -776,16 +716,6 @@ fn goes_on(byte: u8) -> bool {
     !byte.is_ascii_whitespace() && !matches!(byte, b'"' | b'\'' | b'`' | b'<')
 }
 
-/// Whether a user name on a command line continues with this byte.
-fn is_bare(byte: u8) -> bool {
-    !byte.is_ascii_whitespace() && !matches!(byte, b'"' | b'\'' | b':' | b'=')
-}
-
-/// Whether a name is the type of a variable that holds text.
-fn is_text_type(name: &[u8]) -> bool {
-    name.eq_ignore_ascii_case(b"string") || name == b"str"
-}
-
 /// The places of a word in a text, ignoring ASCII case.
 pub(super) fn places<'a>(text: &'a [u8], word: &'a [u8]) -> impl Iterator<Item = usize> {
     let [small, capital] = [word[0].to_ascii_lowercase(), word[0].to_ascii_uppercase()];
@@ -798,7 +728,7 @@ pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
 }
 
 fn is_phrase(value: &[u8]) -> bool {
-    value.contains(&b' ') || value.contains(&b'_') || value.contains(&b'-') || value.contains(&b'.')
+    value.iter().any(|byte| b" _-.".contains(byte))
 }
 
 /// Characters that passwords have and prose, paths and numbers do not.
