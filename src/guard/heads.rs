@@ -742,11 +742,17 @@ impl Words {
         if let Some(abroad) = gate.abroad.as_ref().filter(|_| !text[start..end].is_ascii()) {
             self.places.extend(abroad.find_iter(&text[start..end]).map(|found| start + found.end()));
         }
-        // The last letter of a terminal command is not part of the word after it.
-        for escape in memchr::memchr_iter(0x1b, &text[start..end]).map(|at| start + at) {
-            let from = (escape + view::escape_len(&text[escape..end])).min(end);
-            let len = text[from..end].iter().take(32).take_while(|byte| byte.is_ascii_alphabetic()).count();
-            if str::from_utf8(&text[from..from + len]).is_ok_and(may_be_head) {
+        // The letter of an escape (`\n`) and the last of a terminal command are not part of the word after them.
+        for at in memchr::memchr2_iter(0x1b, b'\\', &text[start..end]).map(|at| start + at) {
+            let escape = match text[at..end] {
+                [0x1b, ..] => view::escape_len(&text[at..end]),
+                [_, b'n' | b'r' | b't', ..] => 2,
+                _ => continue,
+            };
+            let from = (at + escape).min(end);
+            let letter = |byte: &&u8| byte.is_ascii_alphabetic() || **byte >= 0x80;
+            let len = text[from..end].iter().take(LONGEST_ACCENTED).take_while(letter).count();
+            if len > 1 && gate.ends(&text[from..end], len, all) {
                 self.places.push(from + len);
             }
         }

@@ -3,7 +3,7 @@
 //! This module decides what ends a line of a table: anything that a program or a person may end one with. A line of the stream
 //! ends with a line feed alone, so a table's line never continues past the end of one of those.
 
-use super::redact::{Quotes, push_quote, whole};
+use super::redact::{Quotes, Strings, push_quote, whole};
 use super::scan::Finding;
 use super::view;
 
@@ -65,10 +65,17 @@ struct Part {
 }
 
 impl Reading {
-    /// Becomes a line of a text with its findings replaced; they are in order and apart, by places in the line.
-    pub(super) fn fill(&mut self, text: &str, (start, end): (usize, usize), hidden: &[Finding]) {
+    /// Becomes a line of a text with its findings replaced; they are in order and apart, by places in the line, which begins in
+    /// these strings.
+    pub(super) fn fill(
+        &mut self,
+        text: &str,
+        (start, end): (usize, usize),
+        strings: Strings,
+        hidden: &[Finding],
+    ) {
         self.clear();
-        let (line, mut done, mut quotes) = (&text[start..end], 0, Quotes::from(start));
+        let (line, mut done, mut quotes) = (&text[start..end], 0, Quotes::from(start, strings));
         for finding in hidden {
             let mut finding = Finding { start: start + finding.start, end: start + finding.end, ..*finding };
             whole(text, &mut finding);
@@ -105,34 +112,34 @@ impl Reading {
         }
     }
 
-    /// Becomes the strings of a line, each on lines of its own, with `\n` in them as a line end.
-    pub(super) fn fill_strings(&mut self, line: &str) {
+    /// Becomes the strings of a line, each on lines of its own, with `\n` in them as a line end; a list of lines as these lines.
+    /// The line may continue one that ended in a string with this `open` quote. Returns the quote of the string that its end is in.
+    pub(super) fn fill_strings(&mut self, line: &str, continues: Option<Option<u8>>) -> Option<u8> {
         self.clear();
         self.decoded = true;
-        let bytes = line.as_bytes();
-        let (mut at, mut done, mut json) = (0, 0, false);
-        while let (next, len, Some(end)) = next_quote(bytes, at) {
-            at = next + len;
-            let becomes = match bytes[at - 1] {
-                // In JSON that Python prints, a quote is JSON's.
-                b'"' if json && end => continue,
-                sign if end => {
-                    json = !json && sign == b'\'' && matches!(bytes.get(at), Some(b'[' | b'{'));
-                    "\n"
+        let mut done = 0;
+        let mut marks = Marks::of(line.as_bytes(), continues.flatten());
+        for Mark { start, end, slashes, becomes, .. } in &mut marks {
+            let between = &line[done..start];
+            done = end;
+            let fed = if self.text.is_empty() { continues.is_some() } else { self.text.ends_with('\n') };
+            let joint = between == "," || between == ", " || between.is_empty() && fed;
+            if becomes == Becomes::Border && slashes == 0 && joint {
+                continue;
+            }
+            self.push(between, start - between.len(), true);
+            self.push(&line[start..start + slashes], start, true);
+            match becomes {
+                Becomes::Nothing => {}
+                Becomes::Border => self.push("\n", start + slashes, false),
+                Becomes::Letter(letter) => {
+                    self.push(letter.encode_utf8(&mut [0; 4]), start + slashes, false);
                 }
-                b'"' => "\"",
-                b'n' if len > 1 => "\n",
-                b'r' if len > 1 => "\r",
-                b't' if len > 1 => "\t",
-                b'\'' if len > 1 => "'",
-                _ => continue,
-            };
-            self.push(&line[done..next], done, true);
-            self.push(becomes, next, false);
-            done = at;
+            }
         }
         self.push(&line[done..], done, true);
         self.ends(line.len());
+        marks.open
     }
 
     /// Appends the text for `from` in the line: copied, or its replacement.
@@ -161,22 +168,107 @@ impl Reading {
     }
 }
 
-/// The next quote or escape from a place on: where it begins, how long it is, and whether it is a quote at the end of a string;
-/// the end of the line where there is none.
-pub(super) fn next_quote(bytes: &[u8], at: usize) -> (usize, usize, Option<bool>) {
-    let Some(next) = memchr::memchr3(b'\\', b'"', b'\'', &bytes[at..]).map(|len| at + len) else {
-        return (bytes.len(), 0, None);
-    };
-    let slashes = bytes[next..].iter().take_while(|byte| **byte == b'\\').count();
-    let letter = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_alphanumeric);
-    match (slashes, bytes.get(next + slashes)) {
-        // An apostrophe in a word.
-        (0, Some(b'\'')) if letter(next.wrapping_sub(1)) && letter(next + 1) => (next, 1, Some(false)),
-        // A quote in a field of CSV is doubled.
-        (0, _) if bytes[next..].starts_with(b"\"\"") => (next, 2, Some(false)),
-        (0, _) => (next, 1, Some(true)),
-        (_, Some(b'"' | b'n' | b'r' | b't' | b'\'')) => (next, slashes + 1, Some(false)),
-        _ => (next, slashes, Some(false)),
+/// The borders of the strings in a line, and what is escaped in them.
+pub(super) struct Marks<'a> {
+    line: &'a [u8],
+    at: usize,
+    /// The quote that ends the string; none outside of strings.
+    open: Option<u8>,
+}
+
+pub(super) struct Mark {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// The byte after its backslashes.
+    pub(super) byte: u8,
+    /// How many backslashes are left: each level of strings doubles them.
+    slashes: usize,
+    /// What comes after these.
+    pub(super) becomes: Becomes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Becomes {
+    /// The border of a string.
+    Border,
+    Letter(char),
+    Nothing,
+}
+
+impl<'a> Marks<'a> {
+    /// Those of a line that begins in a string with this quote at its end, or outside of strings.
+    pub(super) fn of(line: &'a [u8], open: Option<u8>) -> Self {
+        Self { line, at: 0, open }
+    }
+
+    /// The end of the line, as the border of a string.
+    pub(super) fn last(line: &[u8]) -> Mark {
+        Mark { start: line.len(), end: line.len(), byte: 0, slashes: 0, becomes: Becomes::Border }
+    }
+
+    /// Reads a quote without a backslash of its own: the length of what it stands in, and whether that is a border.
+    fn quote(&mut self, at: usize, quote: u8) -> (usize, Option<Becomes>) {
+        let letter = |at: usize| self.line.get(at).is_some_and(u8::is_ascii_alphanumeric);
+        let doubled = quote == b'"' && self.line.get(at + 1) == Some(&quote);
+        match self.open {
+            // The other quote, and an apostrophe in a word.
+            Some(open) if open != quote => (1, None),
+            _ if quote == b'\'' && letter(at.wrapping_sub(1)) && letter(at + 1) => (1, None),
+            // In a field of CSV; outside, an empty string.
+            Some(_) if doubled => (2, Some(Becomes::Letter('"'))),
+            None if doubled => (2, None),
+            Some(_) => {
+                self.open = None;
+                (1, Some(Becomes::Border))
+            }
+            None => {
+                // A quote behind a word begins no string (`users'`), except behind a prefix (`rb'`). The string may end in the next
+                // part of the line.
+                let word =
+                    self.line[..at].iter().rev().take(3).take_while(|byte| byte.is_ascii_alphanumeric());
+                let rest = &self.line[at + 1..];
+                let closes = || !rest.ends_with(b"\n") || memchr::memchr(quote, rest).is_some();
+                self.open = (word.count() < 3 && closes()).then_some(quote);
+                (1, Some(Becomes::Border))
+            }
+        }
+    }
+}
+
+impl Iterator for Marks<'_> {
+    type Item = Mark;
+
+    fn next(&mut self) -> Option<Mark> {
+        let line = self.line;
+        loop {
+            let start = self.at + memchr::memchr3(b'\\', b'"', b'\'', &line[self.at..])?;
+            let slashes = line[start..].iter().take_while(|byte| **byte == b'\\').count();
+            let at = start + slashes;
+            let byte = line.get(at).copied().unwrap_or_default();
+            let escaped = slashes % 2 == 1;
+            let (len, becomes) = match byte {
+                b'"' | b'\'' if escaped || slashes > 0 && self.open != Some(byte) => {
+                    (1, Some(Becomes::Letter(char::from(byte))))
+                }
+                b'"' | b'\'' => self.quote(at, byte),
+                b'n' if escaped => (1, Some(Becomes::Letter('\n'))),
+                b'r' if escaped => (1, Some(Becomes::Letter('\r'))),
+                b't' if escaped => (1, Some(Becomes::Letter('\t'))),
+                _ if escaped => match view::code(&line[at - 1..]) {
+                    Some((len, Some(letter))) => (len - 1, Some(Becomes::Letter(letter))),
+                    _ => (0, None),
+                },
+                _ => (0, None),
+            };
+            let end = at + len;
+            self.at = end;
+            let kept = if escaped && becomes.is_none() { slashes / 2 + 1 } else { slashes / 2 };
+            if becomes.is_some() || kept < slashes {
+                // What is no mark stays as it is.
+                let (end, becomes) = becomes.map_or((at, Becomes::Nothing), |becomes| (end, becomes));
+                return Some(Mark { start, end, byte, slashes: kept, becomes });
+            }
+        }
     }
 }
 

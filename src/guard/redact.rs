@@ -95,7 +95,7 @@ pub(super) fn redact(
 ) -> Option<usize> {
     let Tools { guard, numbered, numbering, report, mut places, plain, strings } = tools;
     let mut last = None;
-    let (mut done, mut quotes) = (from, Quotes { strings, passed: from });
+    let (mut done, mut quotes) = (from, Quotes::from(from, strings));
     // Findings of one rule often follow each other: they are counted together.
     let mut alike: Option<Found> = None;
     for finding in findings {
@@ -247,9 +247,9 @@ pub(super) struct Quotes {
 }
 
 impl Quotes {
-    /// For a line that begins at a place.
-    pub(super) fn from(start: usize) -> Self {
-        Self { strings: Strings::default(), passed: start }
+    /// For a line that begins at a place, in these strings.
+    pub(super) fn from(start: usize, strings: Strings) -> Self {
+        Self { strings, passed: start }
     }
 
     /// The number of backslashes before the quotes around a finding, if it needs quotes: then it is widened to the whole

@@ -334,7 +334,7 @@ impl Engine {
         (start, cut): (usize, usize),
         findings: &mut Vec<Finding>,
     ) -> usize {
-        let goes_on = (self.goes_on || self.behind_key).then(|| self.strings.is_open());
+        let goes_on = (self.goes_on || self.behind_key).then_some(self.strings);
         let Scratch { blocks, classified: (from, to), .. } = &mut self.scratch;
         let known = *from <= start && cut <= *to;
         if known {
@@ -351,7 +351,7 @@ impl Engine {
     /// `first` time; text that is scanned again does not count as another row.
     fn find(&mut self, text: &str, start: usize, end: usize, first: bool) -> Option<Vec<Finding>> {
         let (scratch, guard, goes_on) = (&mut self.scratch, &self.guard, self.goes_on);
-        let in_line = (goes_on || self.behind_key).then(|| self.strings.is_open());
+        let in_line = (goes_on || self.behind_key).then_some(self.strings);
         let tables = &mut self.tables;
         let done = catch_unwind(AssertUnwindSafe(|| {
             let watch = Watch { known: &guard.0.known, criteria: &guard.0.criteria };

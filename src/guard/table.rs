@@ -18,8 +18,8 @@ use super::classes::{Block, alphanumeric_or};
 use super::heads::{self, Meaning, Place};
 use super::nested::{Nested, Role, SHORT, last_part, role};
 use super::policy::Action;
-use super::reading::{Reading, line_end, next_quote, without_end};
-use super::redact::settle;
+use super::reading::{Becomes, Mark, Marks, Reading, line_end, without_end};
+use super::redact::{Strings, settle};
 use super::rule::{RULES, RuleId};
 use super::scan::{Finding, Scratch, Watch, holds_placeholder, placeholder_around, scan};
 use super::{Guard, view};
@@ -47,6 +47,8 @@ const MAX_CELLS: usize = 256;
 const MISFITS: [u8; 2] = [4, 9];
 /// The longest name before a value on its line, and of a column.
 const LONGEST_NAME: usize = 41;
+/// How deep strings in strings are read.
+const MAX_STRINGS: u8 = 2;
 /// How often a line is read again after something was found in it.
 const ROUNDS: usize = 4;
 
@@ -68,6 +70,8 @@ pub(super) struct Tables {
     scratch: Scratch,
     /// The reader of the strings in a line.
     inner: Option<Box<Inner>>,
+    /// How many strings are around the text.
+    depth: u8,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +79,17 @@ struct Inner {
     tables: Tables,
     reading: Reading,
     found: Vec<Finding>,
+    /// Where the last part of a long line ended, and where this one does.
+    before: Option<Rest>,
+    after: Option<Rest>,
+}
+
+/// The state at the end of a part of a long line, for the next part.
+#[derive(Debug)]
+struct Rest {
+    state: State,
+    /// The quote of the string that it ends in.
+    open: Option<u8>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -207,8 +222,8 @@ struct Line<'a> {
     span: Span,
     /// The places after words that a head may end in.
     places: &'a [usize],
-    /// Whether it continues text that was read before, and whether within a string.
-    goes_on: Option<bool>,
+    /// The strings that it begins in, if it continues a line that was read before.
+    goes_on: Option<Strings>,
     /// The meaning of the name of the `Series` that it belongs to; none if that is a record, whose labels are names.
     series: Option<Meaning>,
     /// Whether a nearby label decided the kind of a number in the piece.
@@ -218,7 +233,7 @@ struct Line<'a> {
 }
 
 impl Tables {
-    /// Reads `text[start..end]`, which follows the text read before; with a line that `goes_on`, perhaps in a string.
+    /// Reads `text[start..end]`, which follows the text read before; with a line that `goes_on`, perhaps in these strings.
     /// If it ends within an incomplete value, returns where the next piece should begin. Adds its findings to the other
     /// findings in `out`.
     ///
@@ -228,7 +243,7 @@ impl Tables {
         &mut self,
         text: &str,
         (start, end): Span,
-        goes_on: Option<bool>,
+        goes_on: Option<Strings>,
         guard: &Guard,
         blocks: Option<(usize, &[Block])>,
         out: &mut Vec<Finding>,
@@ -249,7 +264,8 @@ impl Tables {
         while at < end {
             skip(&mut series, |((_, end), _)| *end <= at);
             // Lines without a word of a head where nothing is open, as nearly all are.
-            if self.state.sleeps() {
+            let continues = at == start && self.continues(goes_on);
+            if self.state.sleeps() && !continues {
                 skip(&mut openers, |line| *line < at);
                 let wakes = [words_left.first().map(|place| place - 1), openers.first().copied()];
                 let signs = [tags.first().copied(), series.first().map(|((from, _), _)| *from)];
@@ -271,6 +287,9 @@ impl Tables {
             if let Some(done) = self.line(line, &mut found).filter(|_| bytes[next - 1] != b'\n') {
                 whole = done;
             }
+            if let Some(inner) = &mut self.inner {
+                inner.before = inner.after.take().filter(|_| bytes[next - 1] != b'\n');
+            }
             at = next;
         }
         (self.words, self.series) = (words, all_series);
@@ -278,6 +297,11 @@ impl Tables {
         *out = found.known;
         out.append(&mut found.ours);
         whole
+    }
+
+    /// Whether a text that `goes_on` continues strings that were read.
+    fn continues(&self, goes_on: Option<Strings>) -> bool {
+        goes_on.is_some() && self.inner.as_ref().is_some_and(|inner| inner.before.is_some())
     }
 
     /// Reads a line as it is, then with its findings replaced, until nothing more is found: the final state is that of
@@ -293,7 +317,7 @@ impl Tables {
             }
         }
         let as_it_is = view::reads_as_it_is(&line.text.as_bytes()[start..end]);
-        if as_it_is && !known && self.state.finds_nothing(line) {
+        if as_it_is && !known && self.state.finds_nothing(line) && !self.continues(line.goes_on) {
             return self.state.read(line, &mut Vec::new(), &mut Vec::new());
         }
         let mut read = std::mem::take(&mut self.read);
@@ -302,7 +326,7 @@ impl Tables {
             self.read(line, found.guard, &mut read);
         } else {
             let mut reading = std::mem::take(&mut self.reading);
-            reading.fill(line.text, line.span, &[]);
+            reading.fill(line.text, line.span, Strings::default(), &[]);
             reading.show();
             self.read_as(line, &reading, found.guard, &mut read);
             self.reading = reading;
@@ -326,7 +350,7 @@ impl Tables {
             if same && !walls {
                 break;
             }
-            reading.fill(line.text, line.span, &hidden);
+            reading.fill(line.text, line.span, line.goes_on.unwrap_or_default(), &hidden);
             self.seen_again(&reading, found.guard);
             if !(same && self.scratch.findings.is_empty()) {
                 self.before.copy(&mut self.state);
@@ -391,8 +415,9 @@ impl Tables {
         for (from, to) in places.chain(read.counts.iter_mut().map(|(from, to)| (from, to))) {
             (*from, *to) = (*from - start, *to - start);
         }
-        read.done = done.map(|done| done - start);
-        strings(&mut self.inner, &line.text[start..end], (line.places, start), guard, &mut read.new);
+        let inner = (&mut self.inner, self.depth);
+        let whole = strings(inner, &line.text[start..end], (line, start), guard, &mut read.new);
+        read.done = whole.or_else(|| Some(done? - start));
     }
 
     /// Reads a line in a rewritten form.
@@ -403,12 +428,13 @@ impl Tables {
         let has_markup = line.has_markup || reading.decoded;
         let line = Line { text: &reading.text, span, places: &self.again.places, has_markup, ..line };
         let done = self.state.read(line, &mut read.new, &mut read.counts);
-        strings(&mut self.inner, &reading.text, (line.places, 0), guard, &mut read.new);
+        let inner = (&mut self.inner, self.depth);
+        let whole = strings(inner, &reading.text, (line, 0), guard, &mut read.new);
         read.new.iter_mut().for_each(|new| reading.back(new));
         for (from, to) in &mut read.counts {
             (*from, *to) = (reading.place(*from), reading.place(*to));
         }
-        read.done = done.map(|done| reading.place(done));
+        read.done = whole.or(done).map(|done| reading.place(done));
     }
 }
 
@@ -437,25 +463,38 @@ impl Read {
     }
 }
 
-/// Looks for tables in the strings of a line, whose words are at `places` in a text in which it begins at `base`.
+/// Looks for tables in the strings of a text that is a line or a part of one, which begins at `base` for the places of its words.
+/// `depth` strings are around the line. Returns the end of the last whole row, if its rest may continue.
 fn strings(
-    inner: &mut Option<Box<Inner>>,
-    line: &str,
-    (places, base): (&[usize], usize),
+    (inner, depth): (&mut Option<Box<Inner>>, u8),
+    text: &str,
+    (line, base): (Line<'_>, usize),
     guard: &Guard,
     out: &mut Vec<Finding>,
-) {
-    if places.is_empty() || !may_hold_table(line, (places, base), guard.0.wants_all) {
-        return;
+) -> Option<usize> {
+    let before = inner.as_ref().and_then(|inner| inner.before.as_ref()).filter(|_| line.goes_on.is_some());
+    let continues = before.map(|rest| rest.open);
+    let holds = || !line.places.is_empty() && may_hold_table(text, (line.places, base), guard.0.wants_all);
+    if depth == MAX_STRINGS || continues.is_none() && !holds() {
+        return None;
     }
-    let inner = inner.get_or_insert_default();
-    let Inner { tables, reading, found } = &mut **inner;
-    reading.fill_strings(line);
+    let tables = || Tables { depth: depth + 1, ..Tables::default() };
+    let inner = inner.get_or_insert_with(|| Box::new(Inner { tables: tables(), ..Inner::default() }));
+    let Inner { tables, reading, found, before, after } = &mut **inner;
+    match before {
+        Some(rest) if continues.is_some() => rest.state.copy(&mut tables.state),
+        _ => tables.state = State::default(),
+    }
+    tables.inner.iter_mut().for_each(|inner| inner.before = None);
+    let open = reading.fill_strings(text, continues);
+    let rows = reading.text.rfind('\n').map_or(0, |feed| feed + 1);
     found.clear();
-    tables.state = State::default();
-    tables.look(&reading.text, (0, reading.text.len()), None, guard, None, found);
+    tables.look(&reading.text, (0, rows), None, guard, None, found);
+    *after = Some(Rest { state: tables.state.clone(), open });
+    tables.look(&reading.text, (rows, reading.text.len()), None, guard, None, found);
     found.iter_mut().for_each(|finding| reading.back(finding));
     out.append(found);
+    (rows > 0 && open.is_some()).then(|| reading.place(rows))
 }
 
 /// The fewest digits of a value that has digits, and the fewest bytes of a string with a value that has none.
@@ -475,29 +514,32 @@ fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) 
         let len = letters.take_while(|byte| byte.is_ascii_alphanumeric()).count();
         line.get(place - base - len..place - base).is_none_or(|word| heads::only_secret(heads::meaning(word)))
     };
-    let (mut from, mut at, mut ends, mut headed, mut words) = (0, 0, false, false, false);
     // A row may be a string of its own in a list of them.
     let row = |string: &[u8], rest: &[u8]| {
-        rest.first() == Some(&b',') && string.iter().any(|byte| b",;|".contains(byte))
+        let cells = || memchr::memmem::find(string, b"  ").is_some();
+        rest.first() == Some(&b',') && (string.iter().any(|byte| b",;|".contains(byte)) || cells())
     };
-    loop {
-        let (next, len, end) = next_quote(bytes, at);
-        if end.is_some_and(|end| !end) {
-            at = next + len;
-            ends |= bytes[next] == b'\\' && matches!(bytes[at - 1], b'n' | b'r');
+    let (mut from, mut ends, mut headed, mut words) = (0, false, false, false);
+    for Mark { start, end, byte, becomes, .. } in Marks::of(bytes, None).chain([Marks::last(bytes)]) {
+        if becomes != Becomes::Border {
+            ends |= matches!(byte, b'n' | b'r');
             continue;
         }
-        if matches!(bytes.get(next + len), Some(b'{' | b'[')) && begins_json(&bytes[next..]) {
+        if matches!(bytes.get(end), Some(b'{' | b'[')) && begins_json(&bytes[start..]) {
             return true;
         }
-        let (here, rest) = places.split_at(places.partition_point(|place| *place - base <= next));
-        ends |= !here.is_empty() && row(&bytes[from..next], &bytes[next + len..]);
+        let (here, rest) = places.split_at(places.partition_point(|place| *place - base <= start));
+        let named = |place: &usize| bytes[place - base..start].trim_ascii_start().starts_with(b": ");
+        ends |= !here.is_empty() && row(&bytes[from..start], &bytes[end..]);
+        // The name of a `Series` is behind its values.
+        if !here.is_empty() && memchr::memmem::find(&bytes[from..start], b"Name: ").is_some() {
+            return true;
+        }
         let head = ends && !here.is_empty();
-        headed |= head;
-        // Where a value may begin: after its head, but before the name of a `Series`.
-        let series = head && memchr::memmem::find(&bytes[from..next], b"Name: ").is_some();
-        let behind = here.first().filter(|_| head && !series);
-        let value = &bytes[behind.map_or(from, |place| place - base)..next];
+        let named = here.iter().any(named);
+        headed |= head || named;
+        let behind = here.first().filter(|_| head || named);
+        let value = &bytes[behind.map_or(from, |place| place - base)..start];
         let digits = || value.iter().filter(|byte| byte.is_ascii_digit()).count();
         // Text after a name and a colon is not in a string.
         if headed && bytes.get(from) != Some(&b':') && digits() >= FEWEST_DIGITS {
@@ -507,11 +549,9 @@ fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) 
         if words && ends && value.len() >= LEAST {
             return true;
         }
-        if end.is_none() {
-            return false;
-        }
-        (places, from, at, ends) = (rest, next + len, next + len, false);
+        (places, from, ends) = (rest, end, false);
     }
+    false
 }
 
 /// Whether JSON begins after a quote, as in Python's repr of it.
@@ -630,7 +670,7 @@ impl State {
     /// Reads a line, which may be several lines of a table.
     fn read(&mut self, line: Line<'_>, out: &mut Vec<Finding>, counts: &mut Vec<Span>) -> Option<usize> {
         let Line { text, span: (start, end), mut places, goes_on, series, labelled, has_markup } = line;
-        self.nested.begins(goes_on);
+        self.nested.begins(goes_on.map(Strings::is_open));
         let (mut at, mut done) = (start, None);
         while at < end {
             let next = line_end(text, at, end);

@@ -311,6 +311,103 @@ fn values_below_their_names_are_found() {
     }
 }
 
+/// Text is often printed within a string: JSON, what Python prints of an object, a list of lines, JSON in JSON. What the guard
+/// hides in the text it hides there too, and what it leaves it leaves, apart from a few.
+#[test]
+fn a_string_is_judged_as_the_text_that_it_holds() {
+    fn json(value: impl serde::Serialize) -> String {
+        serde_json::to_string(&value).unwrap()
+    }
+    fn python(text: &str) -> String {
+        let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+        let escaped =
+            text.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t");
+        format!("{quote}{}{quote}", escaped.replace(quote, &format!("\\{quote}")))
+    }
+    fn field(text: &str) -> String {
+        let ascii = |c: char| match c.is_ascii() {
+            true => c.to_string(),
+            false => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+        };
+        format!("{{\"output\": {}}}", json(text).chars().map(ascii).collect::<String>())
+    }
+    fn lines(text: &str) -> String {
+        json(text.split('\n').collect::<Vec<_>>())
+    }
+    let guard = Guard::default();
+    let out = |text: &str| guard.text(text, &mut Numbering::alone()).0.into_inner();
+    let positives: Vec<_> =
+        positives().into_iter().map(|(text, values)| (out(&text), text, values)).collect();
+    let negatives: Vec<_> = negatives().into_iter().filter(|text| out(text) == *text).collect();
+    // Each form with how many values may be missed and how many texts may be touched.
+    type Form = fn(&str) -> String;
+    for (name, form, (most_missed, most_touched)) in [
+        ("JSON", (|text| json(text)) as Form, (9, 14)),
+        ("Python", python, (5, 7)),
+        ("a field of JSON in ASCII", field, (9, 21)),
+        ("a list of lines", lines, (11, 13)),
+        ("JSON in JSON", |text| json(json(text)), (64, 43)),
+    ] {
+        let (mut values, mut missed) = (0, Vec::new());
+        for (plain, text, hidden) in &positives {
+            let text = form(text);
+            let out = out(&text);
+            for value in hidden.iter().filter(|value| !plain.contains(&***value) && text.contains(&***value))
+            {
+                values += 1;
+                missed.extend(out.contains(&**value).then(|| format!("{value} in {text}")));
+            }
+        }
+        let touched: Vec<_> =
+            negatives.iter().map(|text| form(text)).filter(|text| out(text) != *text).collect();
+        println!(
+            "{name}: {} of {values} missed, {} of {} touched",
+            missed.len(),
+            touched.len(),
+            negatives.len()
+        );
+        assert!(values > 2_000 && missed.len() <= most_missed, "{name}: {missed:#?}");
+        assert!(touched.len() <= most_touched, "{name}: {touched:#?}");
+    }
+}
+
+/// A table in a string on one line has its head far above most rows.
+#[test]
+fn each_row_of_a_long_string_is_found() {
+    let rows: Vec<String> = (0..2_000_u64)
+        .map(|row| 100_000_000 + row * 7_919)
+        .filter_map(|number| {
+            let digits: Vec<u64> = number.to_string().bytes().map(|digit| u64::from(digit - b'0')).collect();
+            let sum: u64 =
+                digits.iter().zip([9, 8, 7, 6, 5, 4, 3, 2]).map(|(digit, weight)| digit * weight).sum();
+            (sum % 11 < 10).then(|| format!("{}{}", number / 10, sum % 11))
+        })
+        .collect();
+    let csv: String = rows.iter().enumerate().map(|(at, bsn)| format!("{at},{bsn},12.50\n")).collect();
+    let csv = format!("id,bsn,amount\n{csv}");
+    let frame: String = rows.iter().enumerate().map(|(at, bsn)| format!("{at:<5} {bsn}  12.50\n")).collect();
+    let frame = format!("            bsn amount\n{frame}");
+    let guard = Guard::default();
+    for table in [csv, frame] {
+        let json = serde_json::to_string(&table).unwrap();
+        let python = format!("'{}'", &json[1..json.len() - 1]);
+        let lines = serde_json::to_string(&table.split('\n').collect::<Vec<_>>()).unwrap();
+        for text in [format!("{{\"output\": {json}}}"), python, lines, json] {
+            let (out, _) = guard.text(&text, &mut Numbering::alone());
+            let left: Vec<_> = rows.iter().filter(|bsn| out.contains(&***bsn)).collect();
+            assert!(left.is_empty(), "{} of {} in {}", left.len(), rows.len(), &text[..40]);
+            for size in [1_000, 20_011] {
+                let (mut stream, mut numbering) = (guard.stream(), Numbering::alone());
+                let pieces = text.as_bytes().chunks(size).map(|piece| str::from_utf8(piece).unwrap());
+                let mut parts: String =
+                    pieces.map(|piece| stream.push(piece, &mut numbering).into_inner()).collect();
+                parts.push_str(&stream.finish(&mut numbering).0);
+                assert_eq!(parts, *out, "{size}");
+            }
+        }
+    }
+}
+
 /// The spaces before a head are over an index, and are a gap like any other.
 #[test]
 fn a_password_is_found_in_a_frame_of_any_shape() {

@@ -411,7 +411,7 @@ impl Scanner<'_> {
         let row = &self.rules.list[usize::from(rule)];
         let finding = Finding { start, end, kind: row.kind, rule, decoded: false };
         if self.verdicts.is_some() {
-            let carrier = EXCUSES.carrier(self.line_around(candidate.start, end));
+            let carrier = EXCUSES.carrier(self.line(candidate.start, end));
             let evidence = row.evidence.iter().chain(&candidate.evidence).copied().collect();
             let judged = Judged { finding, evidence, carrier, sum, threshold, excuse };
             self.verdicts.iter_mut().for_each(|all| all.push(judged.clone()));
@@ -453,14 +453,16 @@ impl Scanner<'_> {
         {
             return false;
         }
-        let before = || last_line(self.before(start, AROUND));
-        let line = |from: usize| first_line(&self.text[from..self.to.min(from + AROUND)]);
+        let around = || self.line_around((start, end), AROUND);
+        let before = || &self.text[around().0..start];
+        let onward = || &self.text[candidate.value.0..around().1];
         let is_before = || excuse.before.as_ref().is_none_or(|pattern| pattern.is_match(before()));
-        let is_behind = || excuse.behind.as_ref().is_none_or(|pattern| pattern.is_match(line(end)));
+        let is_behind =
+            || excuse.behind.as_ref().is_none_or(|pattern| pattern.is_match(&self.text[end..around().1]));
         let beside = if excuse.either { is_before() || is_behind() } else { is_before() && is_behind() };
         if !beside
             || excuse.unless_before.as_ref().is_some_and(|never| never.is_match(before()))
-            || excuse.onward.as_ref().is_some_and(|pattern| !pattern.is_match(line(candidate.value.0)))
+            || excuse.onward.as_ref().is_some_and(|pattern| !pattern.is_match(onward()))
             || excuse.unless_value.as_ref().is_some_and(|never| never.is_match(value))
         {
             return false;
@@ -475,7 +477,7 @@ impl Scanner<'_> {
         {
             return false;
         }
-        let carrier = || EXCUSES.carrier(self.line_around(start, end));
+        let carrier = || EXCUSES.carrier(self.line(start, end));
         if !excuse.unless_carrier.is_empty() && excuse.unless_carrier.contains(&carrier())
             || excuse.context.is_some_and(|len| !self.labelled(candidate.rule, start, len))
             || excuse.column && !self.column_fails(candidate, value)
@@ -492,10 +494,31 @@ impl Scanner<'_> {
         !excuse.without.iter().any(|one| candidate.evidence.contains(one))
     }
 
-    /// The line around a span, within the limit.
-    fn line_around(&self, start: usize, end: usize) -> &[u8] {
-        let from = start - last_line(self.before(start, LEFT)).len();
-        &self.text[from..end + first_line(&self.text[end..self.to.min(end + LEFT)]).len()]
+    /// The line around a span, up to a limit on each side. A string with more than the span in it is a text of its own, and an
+    /// escaped line feed in it ends a line.
+    fn line_around(&self, (start, end): (usize, usize), limit: usize) -> (usize, usize) {
+        const FEED: &[u8] = b"\\n";
+        let before = last_line(self.before(start, limit));
+        let behind = first_line(&self.text[end..self.to.min(end + limit)]);
+        let (mut from, mut to) = (start - before.len(), end + behind.len());
+        if let Some(open) = before.iter().rposition(|byte| b"\"'".contains(byte))
+            && open + 1 < before.len()
+            && before[..open].last().is_none_or(|byte| b" [({,:=".contains(byte))
+        {
+            let close = memchr::memchr(before[open], behind);
+            if close.is_none_or(|at| behind.get(at + 1).is_none_or(|next| b",;)]}:\r".contains(next))) {
+                (from, to) = (from + open + 1, close.map_or(to, |at| end + at));
+            }
+        }
+        from = memchr::memmem::rfind(&self.text[from..start], FEED).map_or(from, |at| from + at + FEED.len());
+        to = memchr::memmem::find(&self.text[end..to], FEED).map_or(to, |at| end + at);
+        (from, to)
+    }
+
+    /// The same, as text.
+    fn line(&self, start: usize, end: usize) -> &[u8] {
+        let (from, to) = self.line_around((start, end), LEFT);
+        &self.text[from..to]
     }
 
     fn has_form(&self, form: Form, value: &[u8]) -> bool {
@@ -504,8 +527,12 @@ impl Scanner<'_> {
             Form::Path => is_path(value),
             Form::Expression => {
                 let start = self.place_of(value);
-                let before = last_line(self.before(start, AROUND));
-                is_expression(before, first_line(&self.text[start..self.to.min(start + LEFT)]), value.len())
+                let (from, to) = self.line_around((start, start), LEFT);
+                is_expression(
+                    &self.text[from.max(start.saturating_sub(AROUND))..start],
+                    &self.text[start..to],
+                    value.len(),
+                )
             }
             Form::Filled => is_filled(value),
             Form::Scoped => is_scoped(value),

@@ -211,6 +211,8 @@ impl Scanner<'_> {
     fn user_and_password(&mut self, sign: u8, start: usize, end: usize) {
         let part = |byte: &&u8| !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'');
         let mut end = end + self.text[end..self.to.min(end + MAX_OPERANDS)].iter().take_while(part).count();
+        // The quote after it is escaped.
+        end -= self.text[start..end].iter().rev().take_while(|byte| **byte == b'\\').count();
         let value = &self.text[start..end];
         let Some(at) = memchr::memchr(sign, value).filter(|at| *at > 0) else { return };
         let (user, mut from) = (&value[..at], start + at + 1);
