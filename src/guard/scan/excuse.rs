@@ -501,17 +501,19 @@ impl Scanner<'_> {
         let before = last_line(self.before(start, limit));
         let behind = first_line(&self.text[end..self.to.min(end + limit)]);
         let (mut from, mut to) = (start - before.len(), end + behind.len());
+        let unescaped = |text: &[u8]| text.iter().rposition(|byte| *byte != b'\\').map_or(0, |last| last + 1);
         if let Some(open) = before.iter().rposition(|byte| b"\"'".contains(byte))
             && open + 1 < before.len()
-            && before[..open].last().is_none_or(|byte| b" [({,:=".contains(byte))
+            && before[..unescaped(&before[..open])].last().is_none_or(|byte| b" [({,:=\"'".contains(byte))
         {
             let close = memchr::memchr(before[open], behind);
-            if close.is_none_or(|at| behind.get(at + 1).is_none_or(|next| b",;)]}:\r".contains(next))) {
-                (from, to) = (from + open + 1, close.map_or(to, |at| end + at));
+            if close.is_none_or(|at| behind.get(at + 1).is_none_or(|next| b",;)]}:\\\"'\r".contains(next))) {
+                (from, to) = (from + open + 1, close.map_or(to, |at| end + unescaped(&behind[..at])));
             }
         }
         from = memchr::memmem::rfind(&self.text[from..start], FEED).map_or(from, |at| from + at + FEED.len());
-        to = memchr::memmem::find(&self.text[end..to], FEED).map_or(to, |at| end + at);
+        let feed = memchr::memmem::find(&self.text[end..to], FEED);
+        to = feed.map_or(to, |at| end + unescaped(&self.text[end..end + at]));
         (from, to)
     }
 

@@ -16,6 +16,8 @@ use crate::guard::words::{Name, Phrase, WORDS, ends};
 /// The longest name and value that are examined.
 const MAX_NAME: usize = 64;
 pub(super) const MAX_VALUE: usize = 1024;
+/// The most backslashes before a quote: of four strings, one in the other.
+const MAX_SLASHES: usize = 15;
 /// The longest value within another that is always examined, and how many of the longer ones are.
 const MAX_NESTED: usize = 256;
 const MOST_NESTED: u8 = 2;
@@ -404,22 +406,30 @@ impl Scanner<'_> {
             start += 2;
         }
         // String prefixes of Python, C# and Go, and an escaped quote.
-        for prefix in
-            [&b"@\""[..], b"f\"", b"b\"", b"r\"", b"u\"", b"b'", b"f'", b"u'", b"r'", b"$\"", b"\\\"", b"\\'"]
+        let quote = |at: usize| matches!(self.byte(at), b'"' | b'\'');
+        let slashes = self.slashes(start);
+        if slashes > 0 && quote(start + slashes) {
+            start += slashes;
+        } else if matches!(self.byte(start), b'f' | b'b' | b'r' | b'u') && quote(start + 1)
+            || matches!(self.byte(start), b'@' | b'$') && self.byte(start + 1) == b'"'
         {
-            if self.text[start..].starts_with(prefix) {
-                start += 1;
-                break;
-            }
+            start += 1;
         }
         start
+    }
+
+    /// How many backslashes begin at a place.
+    fn slashes(&self, at: usize) -> usize {
+        self.text[at..self.to].iter().take(MAX_SLASHES).take_while(|byte| **byte == b'\\').count()
     }
 
     /// A value whose quote is at `start`, after a mark at `at`.
     fn quoted_value(&mut self, at: usize, start: usize) -> Option<(usize, usize, bool)> {
         let limit = self.to.min(start + MAX_VALUE);
         let quote = self.byte(start);
-        let escaped = self.byte_before(start) == b'\\';
+        // Each level of strings in strings doubles them.
+        let slashes = self.before(start, MAX_SLASHES).iter().rev().take_while(|byte| **byte == b'\\').count();
+        let escaped = slashes > 0;
         // After a name in escaped quotes it is the end of the string that holds both.
         if quote == b'"' && !escaped && self.text[..at].trim_ascii_end().ends_with(b"\\\"") {
             return None;
@@ -429,7 +439,14 @@ impl Scanner<'_> {
         let mut in_string = None;
         while end < limit && self.text[end] != b'\n' {
             match self.text[end] {
-                b'\\' if escaped && self.byte(end + 1) == quote => break,
+                b'\\' if escaped => {
+                    let run = self.slashes(end);
+                    let quoted = self.byte(end + run) == quote;
+                    if quoted && run <= slashes {
+                        break;
+                    }
+                    end += run - usize::from(!quoted);
+                }
                 b'\\' if self.byte(end + 1) != b'\n' => end += 1,
                 byte if byte == quote => break,
                 // The end of the string that holds all of this.
@@ -439,7 +456,7 @@ impl Scanner<'_> {
             end += 1;
         }
         let end = end.min(limit);
-        let close = end + usize::from(escaped && self.byte(end) == b'\\');
+        let close = end + if escaped { self.slashes(end) } else { 0 };
         if end == from || self.closes(quote, from, close) {
             return None;
         }
