@@ -137,7 +137,7 @@ pub fn is_of(name: &str, server: &str, module: &str) -> bool {
         .any(|of| name.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
 }
 
-/// How long a server that has changed its tools is waited for by who needs none of them.
+/// How long a caller waits for a server that has changed its tools when it needs none of them.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// How many of each ranking are fused.
@@ -209,7 +209,7 @@ impl Bridge {
     }
 
     /// As [`Self::catalog`], for a caller that waits for the servers that it needs, and no longer than `patience`. `need` is asked
-    /// with each server's name and its name in a program. What another server does holds no one up: it goes on starting.
+    /// with each server's name and its name in a program. A server that is not needed delays no caller; it goes on starting.
     pub async fn catalog_for(
         &self,
         tenant: &TenantId,
@@ -236,7 +236,7 @@ impl Bridge {
         catalog
     }
 
-    /// The tools of one server. Who stops to wait leaves it starting.
+    /// The tools of one server. When a caller stops waiting, the server goes on starting.
     async fn listing(
         &self,
         upstream: &Arc<upstream::Upstream>,
