@@ -152,7 +152,6 @@ fn invalid_requests_are_named_and_nothing_outside_the_sandbox_is_reached() {
         (json!({"action": "put", "path": "x"}), "exactly one"),
         (json!({"action": "put", "path": "x", "text": "a", "base64": "YQ=="}), "exactly one"),
         (json!({"action": "put", "path": "x", "base64": "?"}), "`base64`"),
-        (json!({"action": "put", "path": "x".repeat(300), "text": "a"}), "255 bytes"),
         (json!({"action": "put", "path": "x", "text": "x".repeat(256 * 1024 + 1)}), "262144"),
         (json!({"action": "steal", "path": "x"}), "`action`"),
     ] {
