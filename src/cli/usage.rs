@@ -27,7 +27,7 @@ struct Span {
     /// Only this tenant's; every tenant's when not set.
     #[arg(long, value_name = "ID")]
     tenant: Option<TenantId>,
-    /// From this day on, UTC; the first of this month when not set.
+    /// From this day on, UTC; the first of the month of --to when not set.
     #[arg(long, value_name = "YYYY-MM-DD")]
     from: Option<NaiveDate>,
     /// Up to this day, which is included; today when not set.
@@ -85,7 +85,8 @@ pub(super) async fn usage(args: UsageArgs, sources: Sources) -> anyhow::Result<E
         None => {
             let now = store.now().await?;
             let Span { tenant, from, to, by, json } = args.span;
-            let (from, to) = (from.unwrap_or(Period::Month.start(now)), to.unwrap_or(now.date_naive()));
+            let to = to.unwrap_or(now.date_naive());
+            let from = from.unwrap_or_else(|| Period::Month.first(to));
             if from > to {
                 anyhow::bail!("--from {from} is after --to {to}");
             }

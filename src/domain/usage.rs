@@ -289,10 +289,14 @@ pub fn report(rows: &[UsageRow], by: UsageBy, prices: &Prices) -> Vec<UsageLine>
 impl Period {
     /// When the one that `now` is in began.
     pub fn start(self, now: DateTime<Utc>) -> NaiveDate {
-        let today = now.date_naive();
+        self.first(now.date_naive())
+    }
+
+    /// The first day of the one that a day is in.
+    pub fn first(self, day: NaiveDate) -> NaiveDate {
         match self {
-            Self::Day => today,
-            Self::Month => chrono::Datelike::with_day(&today, 1).unwrap_or(today),
+            Self::Day => day,
+            Self::Month => chrono::Datelike::with_day(&day, 1).unwrap_or(day),
         }
     }
 

@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 use crate::domain::principal::{MissingScope, Owner, Principal, Scope, SharingRules};
 use crate::domain::usage::{UsageBy, decimal};
 use crate::domain::{
-    ContextKey, ConversationId, ConversationKey, ErrorCode, InvalidId, MAX_PRINCIPAL, OwnUrl, PathId,
+    ContextKey, ConversationId, ConversationKey, ErrorCode, InvalidId, MAX_PRINCIPAL, OwnUrl, PathId, Period,
     TenantId, same_bytes,
 };
 use crate::execution::files::Files;
@@ -582,8 +582,8 @@ fn by_conversation() -> UsageBy {
 /// What was used, this month unless the query says otherwise.
 async fn usage(by: Accountant, query: Result<Query<Span>, QueryRejection>) -> Result<Response, Problem> {
     let Query(span) = query.map_err(|error| misread(&error))?;
-    let (first, today) = by.usage.this_month();
-    let (from, to) = (span.from.unwrap_or(first), span.to.unwrap_or(today));
+    let to = span.to.unwrap_or_else(|| by.usage.this_month().1);
+    let from = span.from.unwrap_or_else(|| Period::Month.first(to));
     if from > to {
         return Err(Problem::argument(format!("query, from: {from} is after `to`, {to}")));
     }

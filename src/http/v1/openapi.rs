@@ -232,7 +232,7 @@ fn usage() -> Value {
     let by = json!({ "type": "string", "enum": ["tenant", "conversation", "path", "day"], "default": "conversation" });
     let parameters = [
         tenant(),
-        day("from", "UTC; the first of this month when not given"),
+        day("from", "UTC; the first of the month of `to` when not given"),
         day("to", "included; today when not given"),
         parameter("by", "query", &by),
     ];
