@@ -140,6 +140,9 @@ pub fn is_of(name: &str, server: &str, module: &str) -> bool {
 /// How long a caller waits for a server that has changed its tools when it needs none of them.
 const MOMENT: Duration = Duration::from_secs(1);
 
+/// How long a caller waits for servers that are starting.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
 /// How many of each ranking are fused.
 const FUSED: usize = 50;
 

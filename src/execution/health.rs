@@ -18,6 +18,7 @@ use super::{Core, ExecutionError};
 const MOMENT: Duration = Duration::from_secs(1);
 /// How long the database may take to count what lives.
 const COUNTING: Duration = Duration::from_secs(2);
+
 /// Writes to the database, by how much room they take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Write {
@@ -30,7 +31,7 @@ pub(super) enum Write {
 }
 
 /// The last write for which the disk under the database had no room, unless one that takes as much has found some since. A
-/// probe does not write, and a database on a full disk answers: so this is all that is known, and its time is told.
+/// probe does not write, and a database on a full disk answers: so this is all that is known, and the checks show its time.
 #[derive(Debug)]
 pub(super) struct Room {
     clock: Clock,

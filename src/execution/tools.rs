@@ -22,7 +22,7 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use crate::bridge::types::{Style, documentation, signature, type_of};
-use crate::bridge::{Bridge, BridgeError, Catalog, Content, Need, Problem, Tool, is_of};
+use crate::bridge::{self, Bridge, BridgeError, Catalog, Content, Need, Problem, Tool, is_of};
 use crate::domain::{CodeRequest, ExecutionId, Language, TenantId, ToolsWanted, lock};
 use crate::guard::{Guard, Mode, Numbering, Report};
 use crate::store::ToolPermit;
@@ -43,8 +43,6 @@ const MAX_BYTES: u64 = 128 << 20;
 const MAX_ARGUMENTS: usize = 16 << 20;
 /// What is left of the run's time when the last call has to be over, so that the program can tell what happened.
 const MARGIN: Duration = Duration::from_millis(500);
-/// How long a run waits for tool servers to start.
-pub(super) const PREPARE: Duration = Duration::from_secs(20);
 /// How long a person may take.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Bytes of a catalog that is put into a sandbox whole; of a larger one, what is not named has its signature on request.
@@ -152,7 +150,7 @@ impl Core {
         }
         let needs = Needs::of(request, bridge, &call.key.tenant);
         let catalog = tokio::select! {
-            catalog = bridge.catalog_for(&call.key.tenant, Some(PREPARE), |server, _| needs.need(server)) => catalog,
+            catalog = bridge.catalog_for(&call.key.tenant, Some(bridge::PATIENCE), |server, _| needs.need(server)) => catalog,
             // The run itself tells that it was cancelled.
             () = cancel.cancelled() => return Ok(none),
         };
@@ -337,12 +335,13 @@ impl Core {
         who: String,
     ) -> Result<Option<String>, String> {
         let bridge = self.parts.bridge.as_ref().filter(|bridge| bridge.serves(&call.key.tenant));
-        let Some((bridge, (definition, _))) = bridge.zip(self.to_confirm(call, name, Some(PREPARE)).await)
+        let Some((bridge, (definition, _))) =
+            bridge.zip(self.to_confirm(call, name, Some(bridge::PATIENCE)).await)
         else {
             return Ok(None);
         };
         let need = |server: &str, module: &str| of_tool(name, server, module);
-        let catalog = bridge.catalog_for(&call.key.tenant, Some(PREPARE), need).await;
+        let catalog = bridge.catalog_for(&call.key.tenant, Some(bridge::PATIENCE), need).await;
         let Some(tool) = catalog.find(name).filter(|tool| tool.definition == definition) else {
             return Err(format!("{name} has changed meanwhile; approve the task again"));
         };

@@ -28,7 +28,6 @@ use crate::telemetry::trace::Trace;
 use crate::workflow::{Decision, Event, Plan, Refused, State, Task, TaskKind};
 
 use super::record::own_key;
-use super::tools::PREPARE;
 use super::{Call, Core, ExecutionError, Person, Requester};
 
 mod drive;
@@ -422,7 +421,7 @@ impl Workflows {
         };
         let call = Call::on(row.key.clone(), task::requester(&row));
         let Approver::Model(person) = approver else {
-            let found = self.0.to_confirm(&call, name, Some(PREPARE)).await;
+            let found = self.0.to_confirm(&call, name, Some(crate::bridge::PATIENCE)).await;
             return Ok(found.map(|(definition, _)| definition));
         };
         let sources: Vec<String> = state.plan.sources(task).into_iter().map(str::to_owned).collect();

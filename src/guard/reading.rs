@@ -264,7 +264,7 @@ impl Iterator for Marks<'_> {
             self.at = end;
             let kept = if escaped && becomes.is_none() { slashes / 2 + 1 } else { slashes / 2 };
             if becomes.is_some() || kept < slashes {
-                // What is no mark stays as it is.
+                // A byte that is not part of a mark stays as it is.
                 let (end, becomes) = becomes.map_or((at, Becomes::Nothing), |becomes| (end, becomes));
                 return Some(Mark { start, end, byte, slashes: kept, becomes });
             }

@@ -433,6 +433,7 @@ impl Scanner<'_> {
         let value = &self.text[candidate.value.0..candidate.value.1];
         let values = panel.values.get();
         let matched = values.is_match(value).then(|| values.matches(value));
+        let around = self.line_around((candidate.start, candidate.end), AROUND);
         panel.rows.iter().copied().find(|row| {
             let excuse = &EXCUSES.list[*row];
             self.criteria.on[*row]
@@ -440,12 +441,19 @@ impl Scanner<'_> {
                     || matched.as_ref().is_some_and(|matched| {
                         panel.valued.binary_search(row).is_ok_and(|at| matched.matched(at))
                     }))
-                && self.holds(excuse, candidate, value)
+                && self.holds(excuse, candidate, value, around)
         })
     }
 
-    /// Whether a row's conditions hold, apart from the pattern of the value: the cheap ones first.
-    fn holds(&self, excuse: &Excuse, candidate: &mut Candidate, value: &[u8]) -> bool {
+    /// Whether a row's conditions hold, apart from the pattern of the value: the cheap ones first. The line around the candidate goes
+    /// from `from` to `to`.
+    fn holds(
+        &self,
+        excuse: &Excuse,
+        candidate: &mut Candidate,
+        value: &[u8],
+        (from, to): (usize, usize),
+    ) -> bool {
         let (start, end) = (candidate.start, candidate.end);
         if excuse.quoted.is_some_and(|quoted| quoted != candidate.quoted)
             || !excuse.shape.is_empty() && !excuse.shape.contains(&shape_of(value))
@@ -453,15 +461,13 @@ impl Scanner<'_> {
         {
             return false;
         }
-        let around = || self.line_around((start, end), AROUND);
-        let before = || &self.text[around().0..start];
-        let onward = || &self.text[candidate.value.0..around().1];
-        let is_before = || excuse.before.as_ref().is_none_or(|pattern| pattern.is_match(before()));
-        let is_behind =
-            || excuse.behind.as_ref().is_none_or(|pattern| pattern.is_match(&self.text[end..around().1]));
+        let (before, behind) = (&self.text[from..start], &self.text[end..to]);
+        let onward = || &self.text[candidate.value.0..to];
+        let is_before = || excuse.before.as_ref().is_none_or(|pattern| pattern.is_match(before));
+        let is_behind = || excuse.behind.as_ref().is_none_or(|pattern| pattern.is_match(behind));
         let beside = if excuse.either { is_before() || is_behind() } else { is_before() && is_behind() };
         if !beside
-            || excuse.unless_before.as_ref().is_some_and(|never| never.is_match(before()))
+            || excuse.unless_before.as_ref().is_some_and(|never| never.is_match(before))
             || excuse.onward.as_ref().is_some_and(|pattern| !pattern.is_match(onward()))
             || excuse.unless_value.as_ref().is_some_and(|never| never.is_match(value))
         {

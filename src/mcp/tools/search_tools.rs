@@ -1,20 +1,15 @@
 //! `search_tools`: finds tools of other servers for a program to call. It is there only where such servers are.
 
-use std::time::Duration;
-
 use rmcp::RoleServer;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use rmcp::service::RequestContext;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::bridge::Need;
 use crate::bridge::types::{Style, documentation, signature};
+use crate::bridge::{Need, PATIENCE};
 use crate::domain::Scope;
 use crate::mcp::{McpServer, ToolError, schema};
-
-/// How long servers that are starting are waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The tool's name.
 pub const NAME: &str = "search_tools";
