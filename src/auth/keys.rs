@@ -1,11 +1,10 @@
 //! API keys, as callers present them.
 //!
-//! A key that was found good is believed for a few seconds without asking the database again, or until the store says that one
-//! was revoked or erased. Where it cannot say so, each key is looked up each time. While the database is away it is
-//! believed longer: it cannot be looked up then, and the contexts that this
-//! replica holds go on. An expired one is believed no longer in any case. Looking up a key that
-//! is unknown costs one of its address's budget, which is returned when the key is valid: unknown keys cost the
-//! database no more than that.
+//! A key that was found good is believed for a few seconds without asking the database again, or until the store says that
+//! one was revoked or erased. Where the store cannot say so, every key is looked up every time. While the database is away a
+//! key is believed longer: it cannot be looked up, and the contexts that this replica holds go on. An expired key is never
+//! believed. Looking up an unknown key costs its address one of its budget, which is returned when the key is valid: this
+//! bounds what unknown keys cost the database.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -80,11 +79,16 @@ impl Keys {
         key.expires_at.is_none_or(|at| now < at).then(|| key.principal.clone())
     }
 
-    /// Whose key it is; `id` is its public part.
+    /// Whose key it is; `id` is its public part. `from`: the address that pays for looking up an unknown key.
     ///
     /// # Errors
     /// [`KeyError`].
-    pub async fn principal(&self, id: &str, presented: &str, from: IpAddr) -> Result<Principal, KeyError> {
+    pub async fn principal(
+        &self,
+        id: &str,
+        presented: &str,
+        from: Option<IpAddr>,
+    ) -> Result<Principal, KeyError> {
         let digest: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
         let gone = match self.credentials.now() {
             Startup::Ready(known) => known.keys_gone(),
@@ -95,10 +99,8 @@ impl Keys {
             return Ok(principal);
         }
         // A key that was good before is looked up whatever else comes from its address.
-        let lookup = match self.lock().contains_key(&digest) {
-            true => None,
-            false => Some(self.failures.begin(from)?),
-        };
+        let is_known = self.lock().contains_key(&digest);
+        let lookup = from.filter(|_| !is_known).map(|from| self.failures.begin(from)).transpose()?;
         let known = self.credentials.service(START_PATIENCE).await.map_err(|_| KeyError::Unavailable)?;
         let key = match known.api_key(id).await {
             Ok(key) => key,

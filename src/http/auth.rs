@@ -128,7 +128,8 @@ impl Authenticator {
         Self(Arc::new(Inner { unauthenticated, tokens, keys, failures, trusted_proxies, rates, shares }))
     }
 
-    async fn principal(&self, headers: &HeaderMap, from: IpAddr) -> Result<Principal, Refused> {
+    /// Whose credential it is. `from` pays for one that is not good; a credential that was good before costs no one.
+    async fn principal(&self, headers: &HeaderMap, from: Option<IpAddr>) -> Result<Principal, Refused> {
         let Some(presented) = credential(headers)? else {
             return match &self.0.unauthenticated {
                 Unauthenticated::Refused => Err(Refused::Missing),
@@ -141,7 +142,9 @@ impl Authenticator {
                 Ok(principal) => Ok(principal),
                 // A good token passes whatever else comes from its address; bad ones are counted there.
                 Err(TokenError::Invalid(reason)) => {
-                    self.0.failures.begin(from)?;
+                    if let Some(from) = from {
+                        self.0.failures.begin(from)?;
+                    }
                     Err(Refused::Invalid(reason.as_str()))
                 }
                 Err(error) => Err(error.into()),
@@ -173,7 +176,7 @@ fn credential(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
 /// soon after their credential does.
 pub async fn check_caller(State(auth): State<Authenticator>, mut request: Request, next: Next) -> Response {
     let from = address(&request, &auth.0.trusted_proxies);
-    let principal = match auth.principal(request.headers(), from).await {
+    let principal = match auth.principal(request.headers(), Some(from)).await {
         Ok(principal) => principal,
         Err(refused) => return after_body(request, auth.refuse(refused)).await,
     };
@@ -201,7 +204,7 @@ pub async fn check_caller(State(auth): State<Authenticator>, mut request: Reques
         auth.challenge_for(&mut response, &scopes, scope);
     }
     match credential {
-        Some(credential) if is_event_stream(&response) => auth.watch(credential, from, response),
+        Some(credential) if is_event_stream(&response) => auth.watch(credential, response),
         _ => response,
     }
 }
@@ -230,13 +233,13 @@ async fn after_body(request: Request, refusal: Response) -> Response {
 
 impl Authenticator {
     /// Ends a stream when its credential does.
-    fn watch(&self, credential: HeaderValue, from: IpAddr, stream: Response) -> Response {
+    fn watch(&self, credential: HeaderValue, stream: Response) -> Response {
         let auth = self.clone();
         let headers = HeaderMap::from_iter([(header::AUTHORIZATION, credential)]);
         let ended = async move {
             loop {
                 tokio::time::sleep(RECHECK).await;
-                if matches!(auth.principal(&headers, from).await, Err(Refused::Invalid(_) | Refused::Scope)) {
+                if matches!(auth.principal(&headers, None).await, Err(Refused::Invalid(_) | Refused::Scope)) {
                     tracing::info!("a stream ends with the credential that it was opened with");
                     return;
                 }

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -429,6 +430,34 @@ fn a_stream_ends_with_the_key_that_opened_it() {
     for stream in &mut open {
         assert!(stream.event().is_some(), "another key's stream goes on");
     }
+}
+
+#[test]
+fn invalid_credentials_from_its_address_do_not_keep_a_stream_open() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start_with(
+        command(data.path())
+            .env("PATHBOX_HTTP_AUTH", "required")
+            .env("PATHBOX_HTTP_FAILED_CREDENTIALS_PER_MINUTE", "1"),
+    );
+    let (id, revoked) = key(data.path(), &["--tenant", "acme", "--name", "one"]);
+    let bearer = bearer(&revoked);
+    let headers = [("Authorization", bearer.as_str())];
+    let mut stream = server.session(&headers).listen(None);
+    let output = command(data.path()).args(["keys", "revoke", &id]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                assert_ne!(server.post(&headers, &initialize("2025-11-25")).status, 200);
+            }
+        });
+        // A sign of life comes every ten seconds; the credential is looked at every five.
+        let has_ended = (0..4).any(|_| stream.event().is_none());
+        ended.store(true, Ordering::Relaxed);
+        assert!(has_ended);
+    });
 }
 
 #[test]
