@@ -173,7 +173,7 @@ impl Relay {
     }
 
     async fn send(&self, line: String) {
-        let _ = self.link.lines.send(line).await;
+        self.link.send(line).await;
     }
 }
 
@@ -212,12 +212,9 @@ impl Link {
         lock(&self.shared.windows).remove(&key);
     }
 
-    /// Sends a line when there is room. Not waited for: a writer that is stuck must not stop the reader.
-    fn say(&self, line: String) {
-        if let Err(mpsc::error::TrySendError::Full(line)) = self.lines.try_send(line) {
-            let lines = self.lines.clone();
-            tokio::spawn(async move { lines.send(line).await });
-        }
+    /// Sends a line once there is room. The reader may wait here too: the relay reads whether or not its output is taken.
+    async fn send(&self, line: String) {
+        let _ = self.lines.send(line).await;
     }
 
     /// One line of the sandbox.
@@ -235,8 +232,7 @@ impl Link {
         let attached = lock(&self.shared.run).clone();
         let Some(attached) = attached.filter(|attached| same(&attached.secret, secret)) else {
             if piece.starts_with('.') {
-                let (link, program) = (self.clone(), program.to_owned());
-                tokio::spawn(async move { link.answer(&program, call, STALE).await });
+                self.send(format!("to {program} {call} .{STALE}")).await;
             }
             return;
         };
@@ -258,7 +254,9 @@ impl Link {
             ["taken", program, call, bytes] => {
                 let (Ok(call), Ok(bytes)) = (call.parse(), bytes.parse::<usize>()) else { return };
                 let window = lock(&self.shared.windows).get(&((*program).to_owned(), call)).cloned();
-                if let Some(window) = window.filter(|window| window.available_permits() + bytes <= WINDOW) {
+                if let Some(window) = window
+                    && bytes <= WINDOW.saturating_sub(window.available_permits())
+                {
                     window.add_permits(bytes);
                 }
             }
@@ -393,6 +391,7 @@ async fn write(processes: Processes, pid: u32, mut lines: mpsc::Receiver<String>
         batch.clear();
     }
     closed.cancel();
+    lines.close();
     // On a line of its own, whatever came before.
     let _ = timeout(WRITE, processes.send_stdin(pid, b"\nquit\n")).await;
 }
@@ -415,10 +414,10 @@ async fn read(processes: Processes, mut process: Process, mut lines: Lines, link
                     link.take(line).await;
                 }
                 if !new.is_empty() {
-                    link.say(format!("ack {}", lines.next - 1));
+                    link.send(format!("ack {}", lines.next - 1)).await;
                 }
                 if missing {
-                    link.say(format!("again {}", lines.next));
+                    link.send(format!("again {}", lines.next)).await;
                 }
             }
             Ok(Some(ProcessUpdate::Stderr(_))) => {}
@@ -440,7 +439,7 @@ async fn read(processes: Processes, mut process: Process, mut lines: Lines, link
                     Ok(attached) => {
                         process = attached;
                         lines.rest.clear();
-                        let _ = link.lines.send(format!("again {}", lines.next)).await;
+                        link.send(format!("again {}", lines.next)).await;
                     }
                     Err(E2bError::NotFound { .. }) => return,
                     Err(_) => {}

@@ -37,6 +37,8 @@ use super::{Call, Core};
 const MAX_CALLS: usize = 200;
 /// Of them at a time.
 const MAX_PARALLEL: usize = 16;
+/// Messages of one run that are still arriving or being answered.
+const MAX_OPEN: usize = 1024;
 /// Bytes of arguments and results of one run.
 const MAX_BYTES: u64 = 128 << 20;
 /// Bytes of the arguments of one call.
@@ -628,6 +630,10 @@ struct Message {
     limit: Option<usize>,
 }
 
+/// The answer to a message beyond [`MAX_OPEN`].
+const CROWDED: &str =
+    r#"{"ok":false,"kind":"refused","message":"too many calls at once; wait for some of them first"}"#;
+
 /// Takes the frames of a run, puts messages together, and answers each on its own.
 async fn serve(
     desk: Arc<Desk>,
@@ -660,6 +666,15 @@ async fn serve(
             }
             Frame::Piece { program, call, last, text } => {
                 let key = (program, call);
+                if parts.len() + running.len() >= MAX_OPEN && !parts.contains_key(&key) {
+                    if last {
+                        tokio::select! {
+                            () = relay.answer(&key.0, key.1, CROWDED) => {}
+                            () = stop.cancelled() => break,
+                        }
+                    }
+                    continue;
+                }
                 let waiting: usize = parts.values().map(String::len).sum();
                 let message = parts.entry(key.clone()).or_default();
                 // What is too large is refused at its end, and not kept until then.

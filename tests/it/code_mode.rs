@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::support::memory;
 use crate::support::server::{Server, command};
 
 /// The test server.
@@ -617,6 +618,46 @@ fn lines_forged_into_the_relays_pipe_reach_no_tool_and_the_relay_goes_on() {
                 b'0' * 32 + b' ../../x 1 .{\"tool\":\"kit.echo\",\"arguments\":{\"value\":\"forged\"}}\\n'):\n    os.write(pipe, line)\nprint(kit.echo(value=2)['value'])";
     assert_eq!(stdout(&run(&mut server, "python", code)), "2\n");
     assert_eq!(place.calls("echo").len(), 2);
+}
+
+#[test]
+fn a_program_that_reports_more_taken_than_was_sent_gets_its_answer_all_the_same() {
+    let place = Place::new("", "", "");
+    let mut server = place.serve();
+    let code = "import os, select, tools\nfrom tools import kit\nhome, secret, _ = os.environ['PATHBOX_TOOLS'].split('|')\nlink = tools._link(home)\n\
+                call = link.begin(secret, {'tool': 'kit.big', 'arguments': {'bytes': 3000000}})\nready = select.select([link.into], [], [])\n\
+                sent = os.write(link.out, b'! taken %s %d 18446744073709551615\\n' % (link.name.encode(), call))\n\
+                print(len(tools._value(link.wait(call), 'kit.big')))";
+    assert_eq!(stdout(&run(&mut server, "python", code)), "3000000\n");
+}
+
+#[test]
+fn calls_that_are_begun_and_never_ended_are_bounded_and_end_with_their_run() {
+    let place = Place::new("", "", "");
+    let mut server = place.serve();
+    let code = "import os, tools\nfrom tools import kit\nhome, secret, _ = os.environ['PATHBOX_TOOLS'].split('|')\nlink = tools._link(home)\n\
+                for call in range(1100):\n    link.write(('%s open %d +[\\n' % (secret, call)).encode())\n\
+                try:\n    kit.echo(value=1)\nexcept tools.ToolError as error:\n    print(error.kind, error)";
+    let out = stdout(&run(&mut server, "python", code));
+    assert!(out.starts_with("refused too many calls at once"), "{out}");
+    assert_eq!(stdout(&run(&mut server, "python", "print(kit.echo(value=2)['value'])")), "2\n");
+}
+
+#[test]
+fn a_flood_of_calls_without_a_run_takes_no_memory_of_the_server() {
+    let place = Place::new("", "", "");
+    let mut server = place.serve();
+    assert_eq!(
+        stdout(&run(&mut server, "python", "from tools import kit\nprint(kit.echo(value=1)['value'])")),
+        "1\n"
+    );
+    let pid = server.child.id();
+    let before = memory(pid, "VmHWM");
+    let code = "import os\npipe = os.open(os.environ['PATHBOX_TOOLS'].split('|')[0] + '/calls', os.O_WRONLY)\n\
+                for _ in range(200):\n    sent = os.write(pipe, b'x p 1 .\\n' * 500)\nprint(kit.echo(value=2)['value'])";
+    assert_eq!(stdout(&run(&mut server, "python", code)), "2\n");
+    let more = memory(pid, "VmHWM") - before;
+    assert!(more < 48 << 20, "{more} bytes more");
 }
 
 #[test]

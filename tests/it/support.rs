@@ -7,6 +7,13 @@ pub(crate) mod runs;
 pub(crate) mod server;
 pub(crate) mod wire;
 
+/// A process's memory in bytes: `VmRSS` now, `VmHWM` at its highest.
+pub(crate) fn memory(pid: u32, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
 /// Each test twice, once a store: functions that take a [`database::World`].
 macro_rules! on_every_store {
     ($($name:ident,)+) => {
