@@ -159,7 +159,7 @@ impl McpServer {
         let whose = self.whose(context)?;
         let mut waiting = lock(&self.0.waiting.0);
         let is_mine = waiting.get(state).is_some_and(|asked| asked.whose == whose);
-        let Some(mut asked) = waiting.remove(state).filter(|_| is_mine) else {
+        let Some(mut asked) = is_mine.then(|| waiting.remove(state)).flatten() else {
             return Err(ToolError::not_found(
                 "No call with this requestState is waiting here",
                 "It was answered before, is too old, or is waiting at another replica. Call the tool again without it.",
