@@ -596,21 +596,21 @@ impl AgentHandle {
         recursive: bool,
     ) -> Result<mpsc::Receiver<Held<WatchEvent>>, AgentError> {
         let (sender, receiver) = mpsc::channel(CHANGES);
-        let id = self.connection.state().new_id()?;
-        let closed = sender.clone();
-        self.connection.state().watchers.insert(id, sender);
-        let call = Call::Watch { path: path.into(), recursive };
-        if let Err(error) = self.call_as(id, ToAgent::Call(call)).await {
-            self.connection.state().watchers.remove(&id);
-            return Err(error);
-        }
-        let connection = Arc::clone(&self.connection);
+        let (connection, dropped) = (Arc::clone(&self.connection), sender.clone());
+        let id = {
+            let mut state = connection.state();
+            let id = state.new_id()?;
+            state.watchers.insert(id, sender);
+            id
+        };
+        // The receiver is dropped too when this call fails or is given up.
         tokio::spawn(async move {
-            closed.closed().await;
+            dropped.closed().await;
             connection.state().watchers.remove(&id);
             let _ = connection.send(id, &ToAgent::Call(Call::Unwatch)).await;
         });
-        Ok(receiver)
+        let call = Call::Watch { path: path.into(), recursive };
+        self.call_as(id, ToAgent::Call(call)).await.map(|_| receiver)
     }
 
     async fn call(&self, message: ToAgent) -> Result<Answered, AgentError> {
