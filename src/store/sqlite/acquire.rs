@@ -163,7 +163,10 @@ impl SqliteStore {
         if is_known && let Some(waits) = self.still_waits(ask).await? {
             return Ok(waits);
         }
+        // A run that has a row, or may have one under its idempotency key, may be counted already.
         if let Some(quota) = &quota
+            && !is_known
+            && ask.execution.idempotency.is_none()
             && let Some(reached) = self.surely_over(quota, ask, limits).await?
         {
             return Ok(Acquired::Quota(reached));
@@ -177,10 +180,10 @@ impl SqliteStore {
             limits,
             has_quota: quota.is_some(),
         };
-        let before = if quota.is_some() { asking.status().await? } else { None };
+        let before = if quota.is_some() { asking.place().await? } else { None };
         let acquired = asking.decide().await?;
         if let Some(quota) = &quota
-            && before != Some(ExecutionStatus::Running)
+            && before.as_ref().is_none_or(|place| place.status != ExecutionStatus::Running)
             && acquired.asks()
             && let Some(reached) = asking.over(quota).await?
         {
@@ -227,7 +230,7 @@ impl SqliteStore {
         Ok((is_known, Some(quota).filter(Quota::is_limited)))
     }
 
-    /// The quota, when it has no room for one run more whatever is decided: without the write lock, so that a crowd that
+    /// The quota, when it has no room for one more run whatever is decided: without the write lock, so that a crowd that
     /// is refused does not slow down those that are not.
     async fn surely_over(
         &self,
@@ -237,14 +240,6 @@ impl SqliteStore {
     ) -> Result<Option<QuotaReached>, StoreError> {
         let now = self.now_ms();
         let mut reader = self.read(measure!("use", ask.key.tenant)).await?;
-        let known: i64 = sqlx::query_scalar("SELECT count(*) FROM executions WHERE id = ?")
-            .bind(ask.execution.id.to_string())
-            .fetch_one(&mut *reader)
-            .await
-            .map_err(failure)?;
-        if known > 0 || ask.execution.idempotency.is_some() {
-            return Ok(None);
-        }
         let mut used = used(&mut reader, ask.key.tenant.as_str(), quota, limits, now).await?;
         used.asked += 1;
         Ok(quota.reached(&used, &limits.prices, time(now)))
@@ -726,11 +721,6 @@ impl Asking<'_> {
         Ok(Some(reached))
     }
 
-    /// Where this run is, if it has a place: one that runs was admitted before, and its caller only did not hear it.
-    async fn status(&mut self) -> Result<Option<ExecutionStatus>, StoreError> {
-        Ok(self.place().await?.map(|place| place.status))
-    }
-
     /// The quota, when what is used and reserved, this run included, goes beyond it.
     async fn over(&mut self, quota: &Quota) -> Result<Option<QuotaReached>, StoreError> {
         let tenant = self.ask.key.tenant.as_str();
@@ -853,6 +843,7 @@ impl Asking<'_> {
         row.as_ref().map(rows::execution).transpose()
     }
 
+    /// This run's row while it waits or runs. One that runs was admitted before, and its caller did not get the answer.
     async fn place(&mut self) -> Result<Option<Place>, StoreError> {
         let row = sqlx::query(
             "SELECT id, seq, status, context_id, lease_expires_at FROM executions
