@@ -25,6 +25,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use futures::FutureExt;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -514,13 +515,16 @@ pub(crate) enum BodyError {
     TooLarge(usize),
     #[error("the body did not arrive within {} s", BODY_TIMEOUT.as_secs())]
     Slow,
+    #[error("the body broke off or is framed wrongly")]
+    Broken,
 }
 
 /// Reads a whole body, bounded in size and time. The declared type is not looked at: clients differ.
 async fn read_body(body: Body, limit: usize) -> Result<Bytes, BodyError> {
-    match tokio::time::timeout(BODY_TIMEOUT, axum::body::to_bytes(body, limit)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(_)) => Err(BodyError::TooLarge(limit)),
+    match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, limit).collect()).await {
+        Ok(Ok(whole)) => Ok(whole.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(BodyError::TooLarge(limit)),
+        Ok(Err(_)) => Err(BodyError::Broken),
         Err(_) => Err(BodyError::Slow),
     }
 }

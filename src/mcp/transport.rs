@@ -1,22 +1,25 @@
 //! The ways in. Each feeds the same [`super::McpServer`]; here is what they have in common.
 
-use crate::domain::lock;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
-use bytes::BytesMut;
-use futures::StreamExt;
 use http::{StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use rmcp::RoleServer;
-use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, ProtocolVersion, RequestId, ServerResult};
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientNotification, ErrorCode, ErrorData, JsonRpcMessage, ProtocolVersion,
+    RequestId, ServerResult,
+};
 use rmcp::service::TxJsonRpcMessage;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+
+use crate::domain::lock;
 
 mod chats;
 pub mod legacy_sse;
@@ -50,18 +53,12 @@ impl IntoResponse for BodyError {
 
 /// Reads a whole message, bounded in size and time.
 async fn read_body(body: Body, limit: usize) -> Result<Bytes, BodyError> {
-    let reading = async {
-        let (mut pieces, mut whole) = (body.into_data_stream(), BytesMut::new());
-        while let Some(piece) = pieces.next().await {
-            let piece = piece.map_err(|_| BodyError::Broken)?;
-            if whole.len() + piece.len() > limit {
-                return Err(BodyError::TooLarge);
-            }
-            whole.extend_from_slice(&piece);
-        }
-        Ok(whole.freeze())
-    };
-    tokio::time::timeout(BODY_TIMEOUT, reading).await.unwrap_or(Err(BodyError::Slow))
+    match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, limit).collect()).await {
+        Ok(Ok(whole)) => Ok(whole.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(BodyError::TooLarge),
+        Ok(Err(_)) => Err(BodyError::Broken),
+        Err(_) => Err(BodyError::Slow),
+    }
 }
 
 /// A JSON-RPC error as a whole HTTP answer.
@@ -142,10 +139,31 @@ impl InFlight {
         lock(&self.0)
     }
 
-    /// Takes note of a request.
+    /// Takes note of a client's message. Whether its handler gets it.
     ///
     /// # Errors
-    /// What to tell the client when it may not begin.
+    /// The request that may not begin, and what to answer to it.
+    fn admit(&self, message: &ClientJsonRpcMessage) -> Result<bool, (RequestId, ErrorData)> {
+        match message {
+            JsonRpcMessage::Request(request) => {
+                let refused = |problem| (request.id.clone(), ErrorData::invalid_request(problem, None));
+                self.begin(&request.id).map_err(refused)?;
+            }
+            // rmcp ends the session on a notification that comes before any request; clients do send them.
+            _ if !self.lock().begun => return Ok(false),
+            JsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                {
+                    // A cancelled request is not answered, so its id is free again.
+                    self.end(id);
+                }
+            }
+            _ => {}
+        }
+        Ok(true)
+    }
+
     fn begin(&self, id: &RequestId) -> Result<(), &'static str> {
         let mut ids = self.lock();
         if ids.running.len() >= MAX_IN_FLIGHT {
@@ -156,11 +174,6 @@ impl InFlight {
         }
         ids.begun = true;
         Ok(())
-    }
-
-    /// Whether there has been a request.
-    fn has_begun(&self) -> bool {
-        self.lock().begun
     }
 
     /// Whether the revision that was agreed on has batches.

@@ -19,7 +19,7 @@ use axum::routing::{get, post};
 use futures::{StreamExt, stream};
 use http::{HeaderValue, StatusCode, request};
 use rmcp::RoleServer;
-use rmcp::model::{ClientJsonRpcMessage, ClientNotification, ErrorData, JsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, ErrorData};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage, serve_server_with_ct};
 use rmcp::transport::Transport;
 use tokio::sync::mpsc;
@@ -281,29 +281,16 @@ impl Session {
                 return json_rpc_error(StatusCode::BAD_REQUEST, id, error);
             }
         };
-        match &message {
-            JsonRpcMessage::Request(request) => {
-                if let Err(problem) = self.in_flight.begin(&request.id) {
-                    let refused = TxJsonRpcMessage::<RoleServer>::error(
-                        ErrorData::invalid_request(problem, None),
-                        Some(request.id.clone()),
-                    );
-                    return match self.outbox.send(refused).await {
-                        Ok(()) => StatusCode::ACCEPTED.into_response(),
-                        Err(_) => StatusCode::NOT_FOUND.into_response(),
-                    };
-                }
+        match self.in_flight.admit(&message) {
+            Ok(true) => {}
+            Ok(false) => return StatusCode::ACCEPTED.into_response(),
+            Err((id, error)) => {
+                let refused = TxJsonRpcMessage::<RoleServer>::error(error, Some(id));
+                return match self.outbox.send(refused).await {
+                    Ok(()) => StatusCode::ACCEPTED.into_response(),
+                    Err(_) => StatusCode::NOT_FOUND.into_response(),
+                };
             }
-            // rmcp ends the session on a notification that comes first; clients do send them.
-            _ if !self.in_flight.has_begun() => return StatusCode::ACCEPTED.into_response(),
-            JsonRpcMessage::Notification(notification) => {
-                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
-                    && let Some(id) = &cancelled.params.request_id
-                {
-                    self.in_flight.end(id);
-                }
-            }
-            _ => {}
         }
         message.insert_extension(parts.clone());
         match self.inbox.send(message).await {

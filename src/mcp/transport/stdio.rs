@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rmcp::RoleServer;
-use rmcp::model::{ClientNotification, ErrorData, JsonRpcMessage, RequestId};
+use rmcp::model::{ErrorData, RequestId};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde_json::Value;
@@ -129,27 +129,14 @@ where
                 return None;
             }
         };
-        match &message {
-            JsonRpcMessage::Request(request) => {
-                let id = request.id.clone();
-                if let Err(problem) = self.in_flight.begin(&id) {
-                    self.answer(Some(id), ErrorData::invalid_request(problem, None));
-                    return None;
-                }
+        match self.in_flight.admit(&message) {
+            Ok(true) => Some(message),
+            Ok(false) => None,
+            Err((id, error)) => {
+                self.answer(Some(id), error);
+                None
             }
-            // rmcp ends the process on a notification that comes first; clients do send them.
-            _ if !self.in_flight.has_begun() => return None,
-            JsonRpcMessage::Notification(notification) => {
-                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
-                    && let Some(id) = &cancelled.params.request_id
-                {
-                    // A cancelled request is not answered, so its id is free again.
-                    self.in_flight.end(id);
-                }
-            }
-            _ => {}
         }
-        Some(message)
     }
 
     /// Unknown notifications are ignored, as the other official SDKs do; all else that is not a message is answered.
