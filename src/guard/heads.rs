@@ -393,8 +393,13 @@ const BEGINS: u16 = 256;
 /// May follow a head, whether a capital separates it or not.
 const QUALIFIES: u16 = 512;
 
-/// Bits of heads and of qualifiers, by [`Gate::end`].
-type Ends = [[u64; 2]; 512];
+/// A bit for each hash of some letters.
+type Ends = [u64; 512];
+
+#[inline]
+fn holds(ends: &Ends, place: usize) -> bool {
+    ends[place / 64] >> (place % 64) & 1 == 1
+}
 
 /// Mixes the bits of a hash.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -417,11 +422,14 @@ struct Known {
 struct Gate {
     /// Words by their hash, in the first free place from there on.
     words: Box<[Known; Self::PLACES]>,
-    /// A bit for each group of letters that one may end in: its last four, or all of a shorter one. Of heads, and beside them of
-    /// qualifiers; first for the heads that count by default, then for all.
-    ends: [Box<Ends>; 2],
-    /// A bit for the last six letters of each longer word.
-    sixes: Box<[u64; 512]>,
+    /// The groups of letters that a head ends in: its last four, or all of a shorter one. First for the heads that count by
+    /// default, then for all.
+    heads: [Box<Ends>; 2],
+    /// The same for qualifiers, and for heads and qualifiers.
+    qualifiers: Box<Ends>,
+    either: [Box<Ends>; 2],
+    /// The last six letters of each longer word.
+    sixes: Box<Ends>,
     abroad: Option<packed::Searcher>,
 }
 
@@ -448,7 +456,9 @@ impl Gate {
         let abroad = packed::Config::new().builder().extend(abroad).build();
         let mut gate = Self {
             words: Box::new([Known::default(); Self::PLACES]),
-            ends: [(); 2].map(|()| Box::new([[0; 2]; 512])),
+            heads: [(); 2].map(|()| Box::new([0; 512])),
+            qualifiers: Box::new([0; 512]),
+            either: [(); 2].map(|()| Box::new([0; 512])),
             sixes: Box::new([0; 512]),
             abroad,
         };
@@ -457,12 +467,11 @@ impl Gate {
             gate.words[place] = Known { hash: Self::hash(&word), ..known };
             let sort = known.sort;
             let end = Self::end(Self::last(&word), word.len());
-            for (ends, heads) in
-                gate.ends.iter_mut().zip([HEAD | COLUMNS | PAIRED, HEAD | COLUMNS | PAIRED | OFF])
-            {
-                for (bits, sorts) in ends[end / 64].iter_mut().zip([heads, QUALIFIER]) {
-                    *bits |= u64::from(sort & sorts != 0) << (end % 64);
-                }
+            let heads = [HEAD | COLUMNS | PAIRED, HEAD | COLUMNS | PAIRED | OFF];
+            let sorts = heads.into_iter().chain(heads.map(|heads| heads | QUALIFIER)).chain([QUALIFIER]);
+            let all = gate.heads.iter_mut().chain(&mut gate.either).chain([&mut gate.qualifiers]);
+            for (ends, sorts) in all.zip(sorts) {
+                ends[end / 64] |= u64::from(sort & sorts != 0) << (end % 64);
             }
             if let Some(six) = word.last_chunk::<6>() {
                 let place = Self::six(*six);
@@ -531,8 +540,7 @@ impl Gate {
     #[inline]
     fn may_be_long(&self, text: &[u8]) -> bool {
         let Some((before, six)) = text.split_last_chunk::<6>() else { return true };
-        let place = Self::six(*six);
-        self.sixes[place / 64] >> (place % 64) & 1 == 1
+        holds(&self.sixes, Self::six(*six))
             || !six.iter().all(u8::is_ascii_lowercase)
             || before.iter().rev().take(6).any(|byte| *byte == b'\\')
     }
@@ -540,14 +548,11 @@ impl Gate {
     /// Whether a word of `len` letters (at most four count) that ends at a place may be one by its ending. Nearly free, because every word is
     /// checked; [`Self::may_end`] decides about those that pass.
     #[inline(always)]
-    fn seems(ends: &Ends, text: &[u8], end: usize, len: usize) -> bool {
+    fn seems(&self, text: &[u8], end: usize, len: usize, all: bool) -> bool {
         let four = text.get(end.wrapping_sub(4)..end).and_then(<[u8]>::first_chunk);
         let last = four.map_or_else(|| Self::last(&text[..end]), |four| u32::from_le_bytes(*four));
-        let place = Self::end(last, len);
-        let [heads, qualifiers] = ends[place / 64];
-        let (bits, capital) =
-            if len > 3 { (heads | qualifiers, !last & 0x0020_2000 != 0) } else { (heads, false) };
-        (bits >> (place % 64) & 1 == 1) | capital
+        let ends = if len > 3 { &self.either } else { &self.heads };
+        holds(&ends[usize::from(all)], Self::end(last, len)) | (len > 3 && !last & 0x0020_2000 != 0)
     }
 
     /// The same, with the checks that few words need: whether a longer word ends in one of its own.
@@ -556,12 +561,9 @@ impl Gate {
             return false;
         }
         let last = Self::last(&text[..end]);
-        let ends = &self.ends[usize::from(all)];
-        let bit = |sort: usize, len: usize| {
-            let place = Self::end(last, len);
-            ends[place / 64][sort] >> (place % 64) & 1 == 1
-        };
-        if bit(0, len) {
+        let head = |len| holds(&self.heads[usize::from(all)], Self::end(last, len));
+        let either = |len| holds(&self.either[usize::from(all)], Self::end(last, len));
+        if head(len) {
             return true;
         }
         if len < 4 {
@@ -570,10 +572,9 @@ impl Gate {
         // `userSSN`, `phoneNr` and `phoneNumber` end in a word of their own, which has a capital.
         let upper = |at: u32| last >> (8 * at) & 0x20 == 0;
         let hump = |at: u32| upper(at) && (!upper(at - 1) || !upper(at + 1));
-        let short = |len: usize| bit(0, len) || bit(1, len);
         let capital =
             |within: usize| text[end.saturating_sub(within)..end].iter().any(|byte| byte & 0x20 == 0);
-        hump(1) && short(3) || hump(2) && short(2) || bit(1, 4) && capital(8)
+        hump(1) && either(3) || hump(2) && either(2) || either(4) && capital(8)
     }
 
     /// Letters with dots between them, up to a place: `N.I.E`.
@@ -706,10 +707,10 @@ pub(super) struct Words {
     pub(super) openers: Vec<usize>,
     /// Places that may hold a tag of an HTML table, or the mark that begins an AsciiDoc or MediaWiki table.
     pub(super) tags: Vec<usize>,
+    /// Line feeds after which a line may name a `Series`: with a mark after four letters.
+    pub(super) named: Vec<usize>,
     blocks: Vec<Block>,
-    /// Words of four letters and more, and shorter ones, that are still to be looked up.
-    long: Places,
-    short: Places,
+    likely: Likely,
 }
 
 impl Words {
@@ -726,18 +727,20 @@ impl Words {
         self.places.clear();
         self.openers.clear();
         self.tags.clear();
+        self.named.clear();
         let gate = &HEADS.gate;
         let (from, blocks) = blocks.unwrap_or_else(|| {
             classify(&text[start..end], &mut self.blocks);
             (start, &self.blocks)
         });
         let (places, openers, tags) = (&mut self.places, &mut self.openers, &mut self.tags);
-        let words = (&mut self.long, &mut self.short);
-        Fill { text, start: from, all, blocks, places, openers, tags, words }.done();
+        let (named, likely) = (&mut self.named, &mut self.likely);
+        Fill { text, start: from, all, blocks, places, openers, tags, named, likely }.done();
         if from < start {
             places.retain(|at| *at > start);
             openers.retain(|at| *at >= start);
             tags.retain(|at| *at >= start);
+            named.retain(|at| *at >= start);
         }
         if let Some(abroad) = gate.abroad.as_ref().filter(|_| !text[start..end].is_ascii()) {
             self.places.extend(abroad.find_iter(&text[start..end]).map(|found| start + found.end()));
@@ -777,45 +780,58 @@ struct Fill<'a> {
     places: &'a mut Vec<usize>,
     openers: &'a mut Vec<usize>,
     tags: &'a mut Vec<usize>,
-    words: (&'a mut Places, &'a mut Places),
+    named: &'a mut Vec<usize>,
+    likely: &'a mut Likely,
 }
 
 impl Work for Fill<'_> {
     #[inline(always)]
     fn work(&mut self) {
-        let Self { text, start, all, blocks, places, openers: opening, tags, words: (long, short) } = self;
+        let Self { text, start, all, blocks, places, openers: opening, tags, named, likely } = self;
         let (text, start, all, gate) = (*text, *start, *all, &HEADS.gate);
         // The start of the text is the start of a line.
         let (mut base, mut before, mut odd, mut digit, mut feed, mut run) = (start, 0, 0, 0, 1 << 63, 0);
-        let mut singles = 0;
+        let (mut singles, mut dots, mut edge) = (0, 0, [0; 67]);
+        let [heads, either] = [&gate.heads, &gate.either].map(|ends| &*ends[usize::from(all)]);
         for pair in blocks.windows(2) {
             let here = pair[0].alpha;
             let last = here & !(here >> 1 | pair[1].alpha << 63 | long_runs(&pair[0], &pair[1], &mut run));
             let behind = |by: u32| here << by | before >> (64 - by);
-            // By their letters: two, four and more; one, where an accent comes before it.
-            let (two, four) = (behind(1), behind(1) & behind(2) & behind(3));
-            let behind_odd = pair[0].odd | odd != 0;
-            let digits = if behind_odd { pair[0].digit << 1 } else { 0 };
-            let single = last & !behind(1);
-            let mut dotted = single & (single << 2 | singles >> 62);
-            singles = single;
+            let two = behind(1);
+            let four = two & behind(2) & behind(3);
+            // Letters with dots between.
+            let single = last & !two;
+            let mut dotted = single & (single << 2 | singles >> 62) & (pair[0].dot << 1 | dots >> 63);
+            (singles, dots) = (single, pair[0].dot);
             while let Some(bit) = next_bit(&mut dotted) {
                 if gate.initials(text, base + bit + 1) {
                     places.push(base + bit + 1);
                 }
             }
-            let accented = (pair[0].odd << 1 | odd >> 63 | digits) & here & !behind(1);
-            long.add::<8>(base, last & four, 0);
             let mut brief = last & two & !four;
-            // `4bf92`: no head begins after a digit, except after an escape.
-            if (pair[0].digit | digit) != 0 && !behind_odd {
+            if pair[0].odd | odd != 0 {
+                let accented = (pair[0].odd << 1 | odd >> 63 | pair[0].digit << 1) & here & !two;
+                gate.accented(text, (base, accented), all, places);
+            } else if (pair[0].digit | digit) != 0 {
+                // `4bf92`: no head begins after a digit, except after an escape.
                 let digits = |by: u32| pair[0].digit << by | digit >> (64 - by);
                 brief &= !(!behind(2) & digits(2) | behind(2) & digits(3));
             }
-            short.add::<4>(base, brief, behind(2));
+            let near = around(text, base, &mut edge);
+            let (mut long, three) = (last & four, behind(2));
+            while let Some(bit) = next_bit(&mut long) {
+                let four = letters(near, bit);
+                // A capital may begin a word of its own.
+                let capital = !four & 0x0020_2000 != 0;
+                likely.add(base + bit + 1, 4, holds(either, Gate::end(four, 4)) | capital);
+            }
+            while let Some(bit) = next_bit(&mut brief) {
+                let len = 2 + (three >> bit & 1) as usize;
+                likely.add(base + bit + 1, len, holds(heads, Gate::end(letters(near, bit), len)));
+            }
             (before, odd, digit) = (here, pair[0].odd, pair[0].digit);
-            if long.len.max(short.len) > Places::FULL {
-                gated(text, all, (long, short), places);
+            if likely.len > Likely::FULL {
+                likely.judge(text, all, places);
             }
             let feeds = |by: usize| pair[0].feed << by | feed >> (64 - by);
             let brief = (2..=SHORT).fold(0, |short, len| short | feeds(len)) & pair[0].feed & !feeds(1);
@@ -823,18 +839,20 @@ impl Work for Fill<'_> {
                 openers(text, (start, base), brief, opening);
             }
             feed = pair[0].feed;
+            let ahead = |mask: fn(&Block) -> u64, by: u32| mask(&pair[0]) >> by | mask(&pair[1]) << (64 - by);
+            let mut names = feed & ahead(|block| block.mark, 5) & ahead(|block| block.alpha, 4);
+            while let Some(bit) = next_bit(&mut names) {
+                named.push(base + bit);
+            }
             let mut cells = pair[0].cell;
             while let Some(bit) = next_bit(&mut cells) {
                 if may_be_tag(text, base + bit) {
                     tags.push(base + bit);
                 }
             }
-            if accented != 0 {
-                gate.accented(text, (base, accented), all, places);
-            }
             base += 64;
         }
-        gated(text, all, (long, short), places);
+        likely.judge(text, all, places);
     }
 }
 
@@ -863,70 +881,56 @@ fn long_runs(here: &Block, next: &Block, before: &mut u32) -> u64 {
     long
 }
 
-/// Adds the words of four letters and more, and the shorter ones, that a head may end in.
+/// A block's bytes and the three before them; 0 outside the text.
 #[inline(always)]
-fn gated(text: &[u8], all: bool, (long, short): (&mut Places, &mut Places), out: &mut Vec<usize>) {
-    let gate = &HEADS.gate;
-    let ends = &*gate.ends[usize::from(all)];
-    long.keep(|at, _| Gate::seems(ends, text, at, 4));
-    short.keep(|at, three| Gate::seems(ends, text, at, 2 + three));
-    let long = long.drain().map(|(at, _)| (at, 4));
-    for (at, len) in long.chain(short.drain().map(|(at, three)| (at, 2 + three))) {
-        if gate.may_end(text, at, len, all) && gate.ends(text, at, all) {
-            out.push(at);
-        }
-    }
+fn around<'a>(text: &'a [u8], base: usize, edge: &'a mut [u8; 67]) -> &'a [u8; 67] {
+    let from = base.saturating_sub(3);
+    text[from..].first_chunk().filter(|_| base >= 3).unwrap_or_else(|| {
+        let part = &text[from..text.len().min(base + 64)];
+        edge.fill(0);
+        edge[from + 3 - base..][..part.len()].copy_from_slice(part);
+        edge
+    })
 }
 
-/// Places in a text, each with a bit (in the lowest one), taken from masks and filtered without a data-dependent branch, which no predictor could guess.
+/// The four bytes up to a place in a block.
+#[inline(always)]
+fn letters(near: &[u8; 67], bit: usize) -> u32 {
+    near[bit % 64..].first_chunk().map_or(0, |four| u32::from_le_bytes(*four))
+}
+
+/// Words that may be one of a head by their endings, still to be looked up. They are added without a branch that depends on the
+/// text, which no predictor could guess.
 #[derive(Debug)]
-struct Places {
-    list: [usize; Self::FULL + 64],
+struct Likely {
+    /// The places after them, each with the number of letters, of which at most four count.
+    list: [(usize, usize); Self::FULL + 64],
     len: usize,
 }
 
-impl Default for Places {
+impl Default for Likely {
     fn default() -> Self {
-        Self { list: [0; Self::FULL + 64], len: 0 }
+        Self { list: [(0, 0); Self::FULL + 64], len: 0 }
     }
 }
 
-impl Places {
-    /// How many are filtered at once.
+impl Likely {
+    /// How many are judged at once.
     const FULL: usize = 192;
 
-    /// Adds the places after the set bits, and what `with` has there: at most 32, because words have a separator between them.
-    /// `STEP` places are written at once, whether they exist or not.
     #[inline(always)]
-    fn add<const STEP: usize>(&mut self, base: usize, mut bits: u64, with: u64) {
-        let count = bits.count_ones() as usize;
-        let mut done = 0;
-        while done < count {
-            for place in &mut self.list[self.len + done..][..STEP] {
-                let bit = bits.trailing_zeros();
-                *place = (base + bit as usize + 1) << 1 | (with >> (bit % 64) & 1) as usize;
-                bits &= bits.wrapping_sub(1);
-            }
-            done += STEP;
-        }
-        self.len += count;
+    fn add(&mut self, at: usize, len: usize, fits: bool) {
+        self.list[self.len % (Self::FULL + 64)] = (at, len);
+        self.len += usize::from(fits);
     }
 
-    /// Keeps those that fit.
-    #[inline(always)]
-    fn keep(&mut self, fits: impl Fn(usize, usize) -> bool) {
-        let mut kept = 0;
-        for at in 0..self.len.min(self.list.len()) {
-            let place = self.list[at];
-            self.list[kept % self.list.len()] = place;
-            kept += usize::from(fits(place >> 1, place & 1));
-        }
-        self.len = kept;
-    }
-
-    fn drain(&mut self) -> impl Iterator<Item = (usize, usize)> {
-        let len = std::mem::take(&mut self.len);
-        self.list[..len].iter().map(|place| (place >> 1, place & 1))
+    /// Adds those that a head may end in.
+    fn judge(&mut self, text: &[u8], all: bool, out: &mut Vec<usize>) {
+        let gate = &HEADS.gate;
+        let known = &self.list[..std::mem::take(&mut self.len)];
+        let fits =
+            |(at, len): &&(usize, usize)| gate.may_end(text, *at, *len, all) && gate.ends(text, *at, all);
+        out.extend(known.iter().filter(fits).map(|(at, _)| at));
     }
 }
 
@@ -959,14 +963,14 @@ pub(super) fn ends_secret(text: &[u8], end: usize) -> bool {
 
 /// Whether a text contains a word that a head may end in.
 pub(super) fn may_be_head(text: &str) -> bool {
-    let (bytes, mut letters, ends) = (text.as_bytes(), 0, &*HEADS.gate.ends[1]);
+    let (bytes, mut letters) = (text.as_bytes(), 0);
     !text.is_ascii()
         || bytes.iter().enumerate().any(|(at, byte)| {
             letters = if byte.is_ascii_alphabetic() { letters + 1 } else { 0 };
             letters == 1 && at > 1 && bytes[at - 1] == b'.' && HEADS.gate.initials(bytes, at + 1)
                 || letters > 1
                     && !bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic)
-                    && Gate::seems(ends, bytes, at + 1, letters.min(4))
+                    && HEADS.gate.seems(bytes, at + 1, letters.min(4), true)
                     && HEADS.gate.may_end(bytes, at + 1, letters.min(4), true)
                     && HEADS.gate.ends(bytes, at + 1, true)
         })

@@ -45,7 +45,9 @@ pub(super) const LEFT: usize = 160;
 const SHORTEST: usize = 3;
 
 /// The only words that are looked for everywhere: their values may follow in plain prose.
-static CONTEXT_WORDS: LazyLock<ContextWords> = LazyLock::new(ContextWords::new);
+static CONTEXT_WORDS: LazyLock<ContextWords> = LazyLock::new(|| ContextWords::new(|_| true));
+/// Those in ASCII: few enough for a faster search.
+static ASCII_WORDS: LazyLock<ContextWords> = LazyLock::new(|| ContextWords::new(str::is_ascii));
 
 struct ContextWords {
     searcher: packed::Searcher,
@@ -55,9 +57,9 @@ struct ContextWords {
 
 impl ContextWords {
     #[expect(clippy::expect_used, reason = "a few constant words; every test uses them")]
-    fn new() -> Self {
+    fn new(fits: fn(&str) -> bool) -> Self {
         let words = WORDS.context.iter().flat_map(|group| group.words.iter().map(|word| (word, group.says)));
-        let (words, says): (Vec<_>, _) = words.unzip();
+        let (words, says): (Vec<_>, _) = words.filter(|(word, _)| fits(word)).unzip();
         let searcher = packed::Config::new().builder().extend(words).build().expect("a few short words");
         Self { searcher, says }
     }
@@ -307,8 +309,9 @@ fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, watch: Watch<'_>, scr
     scanner.listings();
     // A word on the line above may label the beginning of this piece.
     let above = if depth == 0 { from.saturating_sub(context::ABOVE) } else { from };
-    for found in CONTEXT_WORDS.searcher.find_iter(&text[above..to]) {
-        let (says, end) = (CONTEXT_WORDS.says[found.pattern().as_usize()], above + found.end());
+    let words = if text[above..to].is_ascii() { &ASCII_WORDS } else { &CONTEXT_WORDS };
+    for found in words.searcher.find_iter(&text[above..to]) {
+        let (says, end) = (words.says[found.pattern().as_usize()], above + found.end());
         if end > from {
             scanner.context_word(says, end);
         }
@@ -466,7 +469,10 @@ impl Work for Scanner<'_> {
             let mut marks = here.mark & !more;
             mark_carry = here.mark >> 63;
             while let Some(bit) = next_bit(&mut marks) {
-                self.mark(base + bit);
+                let at = base + bit;
+                if !(self.text[at] == b':' && self.colon(at)) && self.may_be_named(at) {
+                    self.named_pair(at);
+                }
             }
             let mut ats = here.at;
             while let Some(bit) = next_bit(&mut ats) {
@@ -512,23 +518,20 @@ impl Scanner<'_> {
         }
     }
 
-    /// A `:` or `=`: in a URL, in an address, or between a name and its value.
-    fn mark(&mut self, at: usize) {
+    /// A `:` in a URL, or in an address; whether it is in a URL.
+    #[inline(always)]
+    fn colon(&mut self, at: usize) -> bool {
         let (before, after) = (self.byte_before(at), self.byte(at + 1));
-        if self.text[at] == b':' {
-            if after == b'/' && self.byte(at + 2) == b'/' {
-                return self.url(at);
-            }
-            if after == b':' && !OUTSIDE[usize::from(before)]
-                || before.is_ascii_hexdigit() && after.is_ascii_hexdigit()
-            {
-                self.ipv6(at);
-            }
+        if after == b'/' && self.byte(at + 2) == b'/' {
+            self.url(at);
+            return true;
         }
-        // In `:=`, `==`, `::=` only the first counts.
-        if !matches!(before, b':' | b'=') && self.may_be_named(at) {
-            self.named_pair(at);
+        if after == b':' && !OUTSIDE[usize::from(before)]
+            || before.is_ascii_hexdigit() && after.is_ascii_hexdigit()
+        {
+            self.ipv6(at);
         }
+        false
     }
 
     /// Proposes a candidate that is judged by itself.

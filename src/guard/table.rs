@@ -252,7 +252,7 @@ impl Tables {
         let mut words = std::mem::take(&mut self.words);
         words.fill(bytes, (start, end), guard.0.wants_all, blocks);
         let mut all_series = std::mem::take(&mut self.series);
-        series::find(text, (start, end), &mut all_series);
+        series::find(text, (start, end), &words.named, &mut all_series);
         let (mut words_left, mut openers) = (&words.places[..], &words.openers[..]);
         let (mut tags, mut series) = (&words.tags[..], &all_series[..]);
         out.sort_unstable_by_key(|found| found.start);

@@ -40,9 +40,26 @@ struct Pair {
 impl Scanner<'_> {
     /// Whether the name before a mark may end as one of ours; most names do not. Decides by the last eight bytes, which
     /// are nearly always enough.
+    #[inline(always)]
     pub(super) fn may_be_named(&self, at: usize) -> bool {
-        let Some(last) = self.text[..at].last_chunk::<8>() else { return true };
-        let mut last = u64::from_be_bytes(*last);
+        let Some(last) = self.text[..at].last_chunk::<8>() else {
+            return !matches!(self.byte_before(at), b':' | b'=');
+        };
+        let last = u64::from_be_bytes(*last);
+        if (last as u8).is_ascii_alphabetic() {
+            self.names.may_end(last)
+        } else {
+            self.may_be_signed(at, last)
+        }
+    }
+
+    /// The same for a name with anything but a letter at its end, by the last eight bytes.
+    #[inline(never)]
+    fn may_be_signed(&self, at: usize, mut last: u64) -> bool {
+        // In `:=`, `==`, `::=` only the first counts.
+        if matches!(last as u8, b':' | b'=') {
+            return false;
+        }
         // `"x" == password`, as people write it.
         let compares = self.text[at] == b'=' && self.byte(at + 1) == b'=';
         last >>= if last as u8 == b' ' && !compares { 8 } else { 0 };

@@ -8,6 +8,8 @@ use crate::guard::words::{EndingWord, Endings, Name, WORDS};
 /// The ends of names.
 pub(super) struct Names {
     endings: Endings<Name>,
+    /// A bit for each group of three letters that one may end in.
+    threes: Box<[u32; 1 << 10]>,
     /// A bit for each ending: the last six letters, of a shorter word the last four, or all of one with fewer.
     ends: Box<[u64; 1 << 9]>,
     /// Likewise for short words that must begin a word of the name.
@@ -32,13 +34,30 @@ impl Names {
         }
         // `auth=("user", "password")`
         note(&mut ends, b"auth");
-        Self { endings: Endings::new(entries), ends, whole }
+        let mut threes = Box::new([0; 1 << 10]);
+        for word in entries.clone().map(|entry| entry.word).chain(["auth"]) {
+            let last = word.bytes().fold(0, |last, byte| last << 8 | u64::from(byte));
+            let (place, third) = Self::three(last);
+            threes[place] |= if word.len() > 2 { 1 << third } else { u32::MAX };
+        }
+        Self { endings: Endings::new(entries), threes, ends, whole }
     }
 
     /// Whether a name with these last eight bytes may end in any of the words. Nearly free: it is called for nearly every
     /// mark, and the names that pass are examined once more.
-    #[inline]
+    #[inline(always)]
     pub(super) fn may_end(&self, last: u64) -> bool {
+        let (place, third) = Self::three(last);
+        self.threes[place] >> third & 1 == 1 && self.seems_to_end(last)
+    }
+
+    /// The place of the last two letters, and the bit of the one before.
+    #[inline]
+    fn three(last: u64) -> (usize, u32) {
+        ((last >> 3 & 0x3e0 | last & 0x1f) as usize, (last >> 16 & 0x1f) as u32)
+    }
+
+    fn seems_to_end(&self, last: u64) -> bool {
         let is = |ends: &[u64; 1 << 9], len: usize| {
             let place = end_of(last, len);
             ends[place / 64] >> (place % 64) & 1 == 1

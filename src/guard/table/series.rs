@@ -67,13 +67,16 @@ fn name(line: &str) -> Option<Meaning> {
 const NAME: &[u8] = b"\nName: ";
 
 /// The values of each `Series` in a piece whose name has a meaning, and that meaning.
-pub(super) fn find(text: &str, (start, end): Span, out: &mut Vec<(Span, Meaning)>) {
+pub(super) fn find(text: &str, (start, end): Span, named: &[usize], out: &mut Vec<(Span, Meaning)>) {
     out.clear();
+    let bytes = text.as_bytes();
     // The name comes after the values, perhaps in the next piece.
     let further = if tail(&text[start..end]).next().is_some() { LONGEST_SERIES } else { NAME.len() };
-    let ahead = &text.as_bytes()[start..text.len().min(end + further)];
-    for feed in memchr::memmem::find_iter(ahead, NAME) {
-        let at = start + feed + 1;
+    let edge = start.max(end.saturating_sub(NAME.len()));
+    let here = named.iter().copied().filter(|feed| *feed < edge && bytes[*feed..].starts_with(NAME));
+    let ahead = memchr::memmem::find_iter(&bytes[edge..text.len().min(end + further)], NAME);
+    for feed in here.chain(ahead.map(|feed| edge + feed)) {
+        let at = feed + 1;
         let line = text[at..].split_inclusive('\n').next().unwrap_or_default();
         if let Some(meant) = name(line.trim_end()) {
             let values: usize = tail(&text[start..at]).map(str::len).sum();
@@ -84,10 +87,14 @@ pub(super) fn find(text: &str, (start, end): Span, out: &mut Vec<(Span, Meaning)
 
 /// The possible lines of a `Series` at the end of a text, the last first.
 fn tail(text: &str) -> impl Iterator<Item = &str> {
-    let near =
-        |line: &&str| line.as_ptr() as usize + LONGEST_SERIES >= text.as_bytes().as_ptr_range().end as usize;
-    let tail = text.split_inclusive('\n').rev().take(SERIES - 1).take_while(near);
-    tail.take_while(|line| value(line).is_some() || is_dots(line))
+    let (mut end, floor) = (text.len(), text.len().saturating_sub(LONGEST_SERIES));
+    let lines = std::iter::from_fn(move || {
+        let before = text.as_bytes().get(floor.saturating_sub(1)..end.checked_sub(1)?)?;
+        let feed = memchr::memrchr(b'\n', before);
+        let line = feed.map_or((floor == 0).then_some(0), |feed| Some(floor.saturating_sub(1) + feed + 1))?;
+        Some(&text[line..std::mem::replace(&mut end, line)])
+    });
+    lines.take(SERIES - 1).take_while(|line| value(line).is_some() || is_dots(line))
 }
 
 /// The value of a row of a `Series`, or each of a list of them, as groups have it.
