@@ -155,20 +155,20 @@ pub(super) fn portable(bytes: &[u8; 64]) -> Block {
     block
 }
 
-const HIGH: u64 = 0x8080_8080_8080_8080;
+pub(super) const HIGH: u64 = 0x8080_8080_8080_8080;
 
 fn splat(byte: u8) -> u64 {
     u64::from(byte) * 0x0101_0101_0101_0101
 }
 
 /// The high bit of each byte that equals `byte`; other bits are undefined.
-fn equal(v: u64, byte: u8) -> u64 {
+pub(super) fn equal(v: u64, byte: u8) -> u64 {
     let x = v ^ splat(byte);
     !(((x & !HIGH) + !HIGH) | x)
 }
 
 /// The high bit of each ASCII byte in `low..=high`; other bits are undefined.
-fn in_range(v: u64, low: u8, high: u8) -> u64 {
+pub(super) fn in_range(v: u64, low: u8, high: u8) -> u64 {
     let seven = v & !HIGH;
     (seven + splat(0x80 - low)) & !(seven + splat(0x7f - high)) & !v
 }

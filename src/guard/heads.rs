@@ -10,7 +10,7 @@ use aho_corasick::packed;
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
-use super::classes::{Block, Work, classify};
+use super::classes::{Block, HIGH, Work, classify, equal, in_range};
 use super::kind::Kind;
 use super::nested::{SHORT, is_tag, opens_only};
 use super::policy::Action;
@@ -473,8 +473,8 @@ impl Gate {
             for (ends, sorts) in all.zip(sorts) {
                 ends[end / 64] |= u64::from(sort & sorts != 0) << (end % 64);
             }
-            if let Some(six) = word.last_chunk::<6>() {
-                let place = Self::six(*six);
+            if let Some([a, b, c, d, e, f]) = word.last_chunk() {
+                let place = Self::six(u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]));
                 gate.sixes[place / 64] |= 1 << (place % 64);
             }
         }
@@ -532,30 +532,22 @@ impl Gate {
 
     /// The bit of six letters.
     #[inline]
-    fn six([a, b, c, d, e, f]: [u8; 6]) -> usize {
-        (u64::from_le_bytes([a, b, c, d, e, f, 0, 0]).wrapping_mul(MIX) >> 49) as usize
+    fn six(letters: u64) -> usize {
+        (letters.wrapping_mul(MIX) >> 49) as usize
     }
 
     /// Whether a word that ends in six lowercase letters may be one by these. Part of a shorter word may be escaped.
     #[inline]
     fn may_be_long(&self, text: &[u8]) -> bool {
-        let Some((before, six)) = text.split_last_chunk::<6>() else { return true };
-        holds(&self.sixes, Self::six(*six))
-            || !six.iter().all(u8::is_ascii_lowercase)
-            || before.iter().rev().take(6).any(|byte| *byte == b'\\')
+        let Some(near) = text.last_chunk::<14>() else { return true };
+        let six = |eight: Option<&[u8; 8]>| eight.map_or(0, |eight| u64::from_le_bytes(*eight)) >> 16;
+        let (before, letters) = (six(near.first_chunk()), six(near.last_chunk()));
+        holds(&self.sixes, Self::six(letters))
+            || !in_range(letters, b'a', b'z') & HIGH >> 16 != 0
+            || equal(before, b'\\') & HIGH != 0
     }
 
-    /// Whether a word of `len` letters (at most four count) that ends at a place may be one by its ending. Nearly free, because every word is
-    /// checked; [`Self::may_end`] decides about those that pass.
-    #[inline(always)]
-    fn seems(&self, text: &[u8], end: usize, len: usize, all: bool) -> bool {
-        let four = text.get(end.wrapping_sub(4)..end).and_then(<[u8]>::first_chunk);
-        let last = four.map_or_else(|| Self::last(&text[..end]), |four| u32::from_le_bytes(*four));
-        let ends = if len > 3 { &self.either } else { &self.heads };
-        holds(&ends[usize::from(all)], Self::end(last, len)) | (len > 3 && !last & 0x0020_2000 != 0)
-    }
-
-    /// The same, with the checks that few words need: whether a longer word ends in one of its own.
+    /// Whether a word of `len` letters (at most four count) that ends at a place may be one by its ending, or ends in one of its own.
     fn may_end(&self, text: &[u8], end: usize, len: usize, all: bool) -> bool {
         if len > 3 && !self.may_be_long(&text[..end]) {
             return false;
@@ -833,26 +825,38 @@ impl Work for Fill<'_> {
             if likely.len > Likely::FULL {
                 likely.judge(text, all, places);
             }
-            let feeds = |by: usize| pair[0].feed << by | feed >> (64 - by);
-            let brief = (2..=SHORT).fold(0, |short, len| short | feeds(len)) & pair[0].feed & !feeds(1);
-            if brief != 0 {
-                openers(text, (start, base), brief, opening);
-            }
+            signs(text, (start, base), (&pair[0], &pair[1]), feed, (opening, named, tags));
             feed = pair[0].feed;
-            let ahead = |mask: fn(&Block) -> u64, by: u32| mask(&pair[0]) >> by | mask(&pair[1]) << (64 - by);
-            let mut names = feed & ahead(|block| block.mark, 5) & ahead(|block| block.alpha, 4);
-            while let Some(bit) = next_bit(&mut names) {
-                named.push(base + bit);
-            }
-            let mut cells = pair[0].cell;
-            while let Some(bit) = next_bit(&mut cells) {
-                if may_be_tag(text, base + bit) {
-                    tags.push(base + bit);
-                }
-            }
             base += 64;
         }
         likely.judge(text, all, places);
+    }
+}
+
+/// Adds the places of a block that carry meaning without a word: short lines, names of a `Series`, tags.
+#[inline(always)]
+fn signs(
+    text: &[u8],
+    (start, base): (usize, usize),
+    (here, next): (&Block, &Block),
+    feed: u64,
+    (opening, named, tags): (&mut Vec<usize>, &mut Vec<usize>, &mut Vec<usize>),
+) {
+    let feeds = |by: usize| here.feed << by | feed >> (64 - by);
+    let brief = (2..=SHORT).fold(0, |short, len| short | feeds(len)) & here.feed & !feeds(1);
+    if brief != 0 {
+        openers(text, (start, base), brief, opening);
+    }
+    let ahead = |here: u64, next: u64, by: u32| here >> by | next << (64 - by);
+    let mut names = here.feed & ahead(here.mark, next.mark, 5) & ahead(here.alpha, next.alpha, 4);
+    while let Some(bit) = next_bit(&mut names) {
+        named.push(base + bit);
+    }
+    let mut cells = here.cell;
+    while let Some(bit) = next_bit(&mut cells) {
+        if may_be_tag(text, base + bit) {
+            tags.push(base + bit);
+        }
     }
 }
 
@@ -970,7 +974,6 @@ pub(super) fn may_be_head(text: &str) -> bool {
             letters == 1 && at > 1 && bytes[at - 1] == b'.' && HEADS.gate.initials(bytes, at + 1)
                 || letters > 1
                     && !bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic)
-                    && HEADS.gate.seems(bytes, at + 1, letters.min(4), true)
                     && HEADS.gate.may_end(bytes, at + 1, letters.min(4), true)
                     && HEADS.gate.ends(bytes, at + 1, true)
         })

@@ -146,12 +146,17 @@ impl Scanner<'_> {
     /// Random text that no name is joined to by `:` or `=`, with a context word close before it:
     /// `the api key 5d41...`, `splunk-SECRET 8gNf...`, `gitter-secret-abcd...`.
     fn near_keyword(&mut self, start: usize, end: usize) {
+        let (from, to) = (start, end);
         let end = self.joined_end(start, end);
         self.words_done = end;
         let start = self.joined_start(start, end);
         let word = &self.text[start..end.min(start + 256)];
-        let shape = shape_of(word);
-        if shape != Shape::Uuid && (self.encoded(start, end) || self.keyword_inside(start, end)) {
+        let counts = Counts::of(word);
+        let shape = counts.shape(word);
+        // No text is words without digits in base64, base32 or hexadecimal digits.
+        let words = counts.digits == 0 && counts.lower > 0 && (counts.upper == 0 || shape != Shape::Random);
+        let named = words && (start, end) == (from, to) && !matches!(self.byte_before(start), b'+' | b'/');
+        if shape != Shape::Uuid && (!named && self.encoded(start, end) || self.keyword_inside(start, end)) {
             return;
         }
         let long_enough = match shape {
@@ -372,7 +377,16 @@ impl Scanner<'_> {
         }
         let mut done = self.from;
         for at in 0..self.blocks.len() - 1 {
-            let mut blanks = wide(self.blocks[at].sep, self.blocks[at + 1].sep);
+            let (here, next) = (self.blocks[at].sep, self.blocks[at + 1].sep);
+            // Four of eight are in one block.
+            let four = |blanks: u64| {
+                let last = blanks & !(blanks >> 1);
+                last & blanks >> 3 & last >> 6 & blanks >> 9
+            };
+            if four(here) | four(next) == 0 {
+                continue;
+            }
+            let mut blanks = wide(here, next);
             // Eight characters with two bytes between, the first of them something else.
             blanks &= blanks >> 3 & !(blanks >> 1);
             blanks &= blanks >> 6;
@@ -629,37 +643,61 @@ const MAX_LOOK: usize = 4_095;
 /// The shape of a value, by its beginning if it is long.
 pub(super) fn shape_of(value: &[u8]) -> Shape {
     let value = &value[..value.len().min(MAX_LOOK)];
-    let counts = value.iter().fold(0, |counts, byte| counts + COUNTS[usize::from(*byte)]);
-    let [digits, upper, lower, joints, hex] =
-        [0, 1, 2, 3, 4].map(|field| (counts >> (12 * field)) as usize & 0xfff);
-    let others = value.len() - digits - upper - lower - joints;
-    let letters = upper + lower;
-    if value.len() == 36 && joints == 4 && hex == 32 && [8, 13, 18, 23].iter().all(|at| value[*at] == b'-') {
-        return Shape::Uuid;
+    Counts::of(value).shape(value)
+}
+
+/// How many bytes of a value are of each sort.
+struct Counts {
+    digits: usize,
+    upper: usize,
+    lower: usize,
+    joints: usize,
+    hex: usize,
+}
+
+impl Counts {
+    fn of(value: &[u8]) -> Self {
+        let counts = value.iter().fold(0, |counts, byte| counts + COUNTS[usize::from(*byte)]);
+        let [digits, upper, lower, joints, hex] =
+            [0, 1, 2, 3, 4].map(|field| (counts >> (12 * field)) as usize & 0xfff);
+        Self { digits, upper, lower, joints, hex }
     }
-    if hex == value.len() && letters > 0 && digits > 0 && value.len() >= 16 {
-        return Shape::Hex;
-    }
-    if letters == value.len() {
-        return if mixed_case(value) && value.len() >= 16 { Shape::Random } else { Shape::Letters };
-    }
-    if digits == value.len() {
-        return Shape::Digits;
-    }
-    if others > 0 || letters == 0 {
-        return Shape::Other;
-    }
-    if digits == 0 {
-        let random = value.len() >= 20 && mixed_case(value) && (joints <= 3 || varied(value, 20));
-        return if random { Shape::Random } else { Shape::Other };
-    }
-    // Versions, dates and paths have many joints and short parts.
-    let long_part = || value.split(|byte| !byte.is_ascii_alphanumeric()).any(|part| part.len() >= 8);
-    let spread = joints * 6 <= value.len() || long_part();
-    if spread && (digits >= 2 || value.len() >= 16) && varied(value, 6) {
-        Shape::Random
-    } else {
-        Shape::Other
+
+    fn shape(&self, value: &[u8]) -> Shape {
+        let Self { digits, upper, lower, joints, hex } = *self;
+        let others = value.len() - digits - upper - lower - joints;
+        let letters = upper + lower;
+        if value.len() == 36
+            && joints == 4
+            && hex == 32
+            && [8, 13, 18, 23].iter().all(|at| value[*at] == b'-')
+        {
+            return Shape::Uuid;
+        }
+        if hex == value.len() && letters > 0 && digits > 0 && value.len() >= 16 {
+            return Shape::Hex;
+        }
+        if letters == value.len() {
+            return if mixed_case(value) && value.len() >= 16 { Shape::Random } else { Shape::Letters };
+        }
+        if digits == value.len() {
+            return Shape::Digits;
+        }
+        if others > 0 || letters == 0 {
+            return Shape::Other;
+        }
+        if digits == 0 {
+            let random = value.len() >= 20 && mixed_case(value) && (joints <= 3 || varied(value, 20));
+            return if random { Shape::Random } else { Shape::Other };
+        }
+        // Versions, dates and paths have many joints and short parts.
+        let long_part = || value.split(|byte| !byte.is_ascii_alphanumeric()).any(|part| part.len() >= 8);
+        let spread = joints * 6 <= value.len() || long_part();
+        if spread && (digits >= 2 || value.len() >= 16) && varied(value, 6) {
+            Shape::Random
+        } else {
+            Shape::Other
+        }
     }
 }
 
