@@ -1,9 +1,9 @@
-//! The paths of a conversation, as the host application tells about them: branch, edit, merge, archive, delete.
+//! The paths of a conversation, as the host application reports them: branch, edit, merge, archive, delete.
 //!
 //! A path that was not registered works as an independent one; registering adds lineage and lets it be closed. Whatever
 //! closes a path ends its context, and the sandbox goes the usual way through the outbox.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -56,6 +56,9 @@ impl ClosedPath {
     }
 }
 
+/// Merges of merges that are followed to where they lead.
+const MAX_MERGES: usize = 50;
+
 impl Core {
     /// What has become of a path, if nothing runs on it any more.
     pub(super) async fn closed_path(&self, key: &ContextKey) -> Result<Option<ClosedPath>, StoreError> {
@@ -67,8 +70,8 @@ impl Core {
         let mut closed = ClosedPath::from(row.status);
         let mut next = merged_into(row);
         closed.into.clone_from(&next);
-        // Lineage has no cycles: what is merged into has to be active then.
-        while let Some(path) = next.take() {
+        for _ in 0..MAX_MERGES {
+            let Some(path) = next.take() else { break };
             match self.store().path(&key.of_conversation().path(path)).await? {
                 Some(row) if row.status == PathStatus::Active => closed.goes_on = Some(row.path),
                 row => next = row.and_then(merged_into),
@@ -121,7 +124,7 @@ impl Paths {
         self.0.store().paths(conversation, deleted).await
     }
 
-    /// The same as a tree. A path whose parent is not in the list stands at the top.
+    /// The same as a tree. A path whose parent is not in the list, or that is more than [`MAX_LEVELS`] deep, stands at the top.
     ///
     /// # Errors
     /// The store's.
@@ -168,22 +171,40 @@ impl Paths {
     }
 }
 
+/// Levels of a tree that are nested. The depth of lineage is the callers' to choose, and that of a stack and of a JSON reader
+/// is not.
+const MAX_LEVELS: usize = 50;
+
 fn tree(rows: Vec<PathRow>) -> Vec<PathNode> {
-    let names: Vec<PathId> = rows.iter().map(|row| row.path.clone()).collect();
+    let names: BTreeSet<PathId> = rows.iter().map(|row| row.path.clone()).collect();
     let mut by_parent: BTreeMap<Option<PathId>, Vec<PathRow>> = BTreeMap::new();
     for row in rows {
         let parent = row.parent.clone().filter(|parent| names.contains(parent));
         by_parent.entry(parent).or_default().push(row);
     }
-    grow(None, &mut by_parent)
+    let (mut nodes, mut tops) = (Vec::new(), vec![None]);
+    while let Some(top) = tops.pop() {
+        nodes.extend(grow(top, MAX_LEVELS, &mut by_parent, &mut tops));
+    }
+    nodes
 }
 
-/// The store keeps lineage free of cycles, so this ends; each row is taken out once in any case.
-fn grow(parent: Option<PathId>, by_parent: &mut BTreeMap<Option<PathId>, Vec<PathRow>>) -> Vec<PathNode> {
+/// The branches of `parent`. Those that would be too deep are left, and their parents added to `tops`. Each row is taken out
+/// once.
+fn grow(
+    parent: Option<PathId>,
+    levels: usize,
+    by_parent: &mut BTreeMap<Option<PathId>, Vec<PathRow>>,
+    tops: &mut Vec<Option<PathId>>,
+) -> Vec<PathNode> {
+    if levels == 0 {
+        tops.push(parent);
+        return Vec::new();
+    }
     let rows = by_parent.remove(&parent).unwrap_or_default();
     rows.into_iter()
         .map(|row| {
-            let children = grow(Some(row.path.clone()), by_parent);
+            let children = grow(Some(row.path.clone()), levels - 1, by_parent, tops);
             PathNode { row, children }
         })
         .collect()

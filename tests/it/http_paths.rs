@@ -70,6 +70,43 @@ fn a_branch_starts_empty_and_an_edit_keeps_what_there_is() {
 }
 
 #[test]
+fn a_tree_of_any_depth_is_shown_in_levels_that_a_reader_can_take() {
+    use sqlx::Connection;
+    const DEEP: usize = 20_000;
+    let tree = Tree::start();
+    tree.change("POST", "paths", json!({"path": "p0"}));
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let file = sqlx::sqlite::SqliteConnectOptions::new().filename(tree._data.path().join("pathbox.db"));
+        let mut connection = sqlx::SqliteConnection::connect_with(&file).await.unwrap();
+        sqlx::query(
+            "INSERT INTO conversation_paths (tenant_id, owner_principal, conversation_id, path_id, parent_id, created_at, updated_at)
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+             SELECT p.tenant_id, p.owner_principal, p.conversation_id, 'p' || n.i, 'p' || (n.i - 1), 1, 1
+               FROM n, conversation_paths p WHERE p.path_id = 'p0'",
+        )
+        .bind(DEEP as i64)
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    });
+    let mut reply = tree.server.send("GET", "/v1/conversations/c/tree", &[], b"");
+    let shown = reply.answer();
+    let tops = shown["tree"].as_array().unwrap();
+    let mut seen = 0;
+    for top in tops {
+        let mut node = top;
+        loop {
+            assert_eq!(node["path"], format!("p{seen}"), "each once, in order");
+            seen += 1;
+            let Some(child) = node["children"].get(0) else { break };
+            node = child;
+        }
+    }
+    assert_eq!((seen, tops.len()), (DEEP + 1, (DEEP + 1).div_ceil(50)));
+    assert_eq!((&tops[1]["path"], &tops[1]["parent"]), (&json!("p50"), &json!("p49")));
+}
+
+#[test]
 fn a_body_that_is_no_object_and_a_query_that_does_not_fit_are_refused_in_plain_words() {
     let tree = Tree::start();
     let refused = |method: &str, path: &str, body: &str| {

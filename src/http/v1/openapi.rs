@@ -139,7 +139,7 @@ fn conversations() -> Value {
                 &["path"], &json!({ "path": id(), "parent": parent, "branchedAtMessage": message() })),
         },
         "/v1/conversations/{conversation}/tree": {
-            "get": operation("pathTree", "The registered paths as a tree", &of_conversation(),
+            "get": operation("pathTree", "The registered paths as a tree, nested at most 50 levels; deeper ones stand at the top", &of_conversation(),
                 &list_of("tree", &json!({ "$ref": "#/components/schemas/Node" }))),
         },
     })
