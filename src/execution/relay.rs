@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +20,7 @@ use crate::domain::{Entropy, lock};
 use crate::e2b::{Command, E2bClient, E2bError, Process, ProcessUpdate, Processes, SandboxAccess};
 use crate::telemetry::chain;
 use crate::wire::envd::Selector;
+use crate::wire::json::to_ascii;
 
 /// The program.
 const SOURCE: &str = include_str!("relay/relay.py");
@@ -137,7 +139,7 @@ impl Relay {
 
     /// Puts a file into the programs' library.
     pub(super) async fn file(&self, path: &str, text: &str) {
-        self.send(format!("file {path} {}", ascii(&serde_json::Value::from(text).to_string()))).await;
+        self.send(format!("file {path} {}", to_ascii(&text).unwrap_or_default())).await;
     }
 
     /// Waits until everything that was sent has been obeyed; `false` when that does not happen.
@@ -168,8 +170,8 @@ impl Relay {
     }
 
     /// Sends an answer, at the pace of the program that waits for it.
-    pub(super) async fn answer(&self, program: &str, call: u64, json: &str) {
-        self.link.answer(program, call, json).await;
+    pub(super) async fn answer(&self, program: &str, call: u64, answer: &Value) {
+        self.link.answer(program, call, answer).await;
     }
 
     async fn send(&self, line: String) {
@@ -184,8 +186,9 @@ impl Drop for Relay {
 }
 
 impl Link {
-    async fn answer(&self, program: &str, call: u64, json: &str) {
-        let text = ascii(json);
+    async fn answer(&self, program: &str, call: u64, answer: &Value) {
+        // In ASCII, so that it can be cut anywhere.
+        let text = to_ascii(answer).unwrap_or_default();
         let key = (program.to_owned(), call);
         let window = Arc::new(Semaphore::new(WINDOW));
         lock(&self.shared.windows).insert(key.clone(), Arc::clone(&window));
@@ -459,25 +462,6 @@ fn same(a: &str, b: &str) -> bool {
     a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
-/// JSON in ASCII: it can be cut anywhere, and holds no line end.
-fn ascii(json: &str) -> String {
-    if json.is_ascii() {
-        return json.to_owned();
-    }
-    let mut out = String::with_capacity(json.len() * 2);
-    let mut units = [0; 2];
-    for c in json.chars() {
-        if c.is_ascii() {
-            out.push(c);
-        } else {
-            for unit in c.encode_utf16(&mut units) {
-                out.push_str(&format!("\\u{unit:04x}"));
-            }
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -493,17 +477,6 @@ mod tests {
         assert_eq!(lines.push("forged\nx y\n 6 f\n6 f\n"), (vec!["f".into()], false));
         assert_eq!(lines.push(&"z".repeat(MAX_LINE + 1)).0.len(), 0);
         assert_eq!(lines.rest, "");
-    }
-
-    #[test]
-    fn json_is_cut_anywhere_once_it_is_ascii() {
-        let text = serde_json::json!({"a": "é 😀\n"}).to_string();
-        let made = ascii(&text);
-        assert!(made.is_ascii() && !made.contains('\n'));
-        assert_eq!(
-            serde_json::from_str::<serde_json::Value>(&made).unwrap(),
-            serde_json::json!({"a": "é 😀\n"})
-        );
     }
 
     #[test]

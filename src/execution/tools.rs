@@ -289,8 +289,6 @@ impl Core {
         span.record("tool.name", &called).record("tool.outcome", outcome);
         metrics::TOOL_CALLS.add(&[outcome], 1);
         let (answer, _) = decided.map_err(|no| (no.kind, no.message))?;
-        let answer: Value =
-            serde_json::from_str(&answer).map_err(|error| ("unavailable", error.to_string()))?;
         // As programs get it: structured content is a value, a text that is an object or a list is read.
         Ok(match (answer.get("value"), answer["text"].as_str()) {
             (Some(value), _) => value.clone(),
@@ -618,6 +616,11 @@ impl No {
     fn new(kind: &'static str, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
+
+    /// As the program is given it.
+    fn answer(&self) -> Value {
+        json!({"ok": false, "kind": self.kind, "message": self.message})
+    }
 }
 
 /// What a program sends.
@@ -629,10 +632,6 @@ struct Message {
     search: Option<String>,
     limit: Option<usize>,
 }
-
-/// The answer to a message beyond [`MAX_OPEN`].
-const CROWDED: &str =
-    r#"{"ok":false,"kind":"refused","message":"too many calls at once; wait for some of them first"}"#;
 
 /// Takes the frames of a run, puts messages together, and answers each on its own.
 async fn serve(
@@ -668,19 +667,15 @@ async fn serve(
                 let key = (program, call);
                 if parts.len() + running.len() >= MAX_OPEN && !parts.contains_key(&key) {
                     if last {
+                        let no = No::new("refused", "too many calls at once; wait for some first").answer();
                         tokio::select! {
-                            () = relay.answer(&key.0, key.1, CROWDED) => {}
+                            () = relay.answer(&key.0, key.1, &no) => {}
                             () = stop.cancelled() => break,
                         }
                     }
                     continue;
                 }
-                let waiting: usize = parts.values().map(String::len).sum();
-                let message = parts.entry(key.clone()).or_default();
-                // What is too large is refused at its end, and not kept until then.
-                if message.len() <= MAX_ARGUMENTS && waiting <= 4 * MAX_ARGUMENTS {
-                    message.push_str(&text);
-                }
+                add_piece(&mut parts, &key, &text);
                 if !last {
                     continue;
                 }
@@ -703,6 +698,15 @@ async fn serve(
     }
 }
 
+/// Adds a piece to its message. What is too large is refused at its end, and not kept until then.
+fn add_piece(parts: &mut HashMap<(String, u64), String>, key: &(String, u64), text: &str) {
+    let waiting: usize = parts.values().map(String::len).sum();
+    let message = parts.entry(key.clone()).or_default();
+    if message.len() <= MAX_ARGUMENTS && waiting <= 4 * MAX_ARGUMENTS {
+        message.push_str(text);
+    }
+}
+
 async fn answer(
     desk: Arc<Desk>,
     relay: Arc<Relay>,
@@ -720,12 +724,12 @@ async fn answer(
         () = cancel.cancelled() => Err(No::new("cancelled", "the call was cancelled")),
         () = relay.closed() => Err(No::new("unavailable", "the connection to the sandbox broke")),
     };
-    let (json, said) = match outcome {
-        Ok((json, returned)) => {
+    let (answer, said) = match outcome {
+        Ok((answer, returned)) => {
             bytes += returned;
-            (json, "ok")
+            (answer, "ok")
         }
-        Err(no) => (json!({"ok": false, "kind": no.kind, "message": no.message}).to_string(), no.kind),
+        Err(no) => (no.answer(), no.kind),
     };
     if !tool.is_empty() {
         let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -736,7 +740,7 @@ async fn answer(
         lock(&desk.calls).push(ToolCall { tool, ms, bytes, outcome: outcome.to_owned() });
     }
     tokio::select! {
-        () = relay.answer(&program, call, &json) => {}
+        () = relay.answer(&program, call, &answer) => {}
         () = cancel.cancelled() => {}
     }
 }
@@ -761,8 +765,8 @@ fn answered(is_error: bool, content: Content, name: &str) -> Result<Value, No> {
 }
 
 impl Desk {
-    /// Decides on a call and makes it. Gives the answer as JSON, and how many bytes the tool returned.
-    async fn decide(&self, message: &str, name: &mut String) -> Result<(String, u64), No> {
+    /// Decides on a call and makes it. Gives the answer, and how many bytes the tool returned.
+    async fn decide(&self, message: &str, name: &mut String) -> Result<(Value, u64), No> {
         if message.len() > MAX_ARGUMENTS {
             return Err(No::new("arguments", format!("the arguments are larger than {MAX_ARGUMENTS} bytes")));
         }
@@ -807,8 +811,7 @@ impl Desk {
         let answer = self.bridge.call(&self.call.key.tenant, tool, arguments, meta, self.deadline).await;
         let answer = answer.map_err(|error| self.failed(error))?;
         self.charge(answer.bytes)?;
-        let answered = answered(answer.is_error, answer.content, name)?;
-        Ok((answered.to_string(), answer.bytes))
+        Ok((answered(answer.is_error, answer.content, name)?, answer.bytes))
     }
 
     /// The arguments as an object that fits the tool, counted.
@@ -832,7 +835,7 @@ impl Desk {
         }
     }
 
-    async fn search(&self, query: &str, limit: usize) -> String {
+    async fn search(&self, query: &str, limit: usize) -> Value {
         let found: Vec<Value> = self
             .bridge
             .search(&self.catalog, query, limit)
@@ -840,7 +843,7 @@ impl Desk {
             .into_iter()
             .map(|tool| json!({"tool": tool.callable(), "signature": signature(tool, Style::Python), "description": tool.description}))
             .collect();
-        json!({"ok": true, "value": found}).to_string()
+        json!({"ok": true, "value": found})
     }
 
     /// Takes bytes from the run's budget.
