@@ -160,8 +160,9 @@ impl Tokens {
         if let Some(refresh) = granted.refresh_token.filter(|_| self.oauth.refresh_token.is_some()) {
             self.keep(Secret::new(refresh)).await;
         }
-        let until = granted.expires_in.map(Duration::from_secs);
-        let until = until.map(|life| Instant::now() + life - EARLY.min(life / 2));
+        let life = granted.expires_in.map(Duration::from_secs);
+        // One that ends beyond all time has no end.
+        let until = life.and_then(|life| Instant::now().checked_add(life - EARLY.min(life / 2)));
         lock(&self.held).access = Some((Secret::new(granted.access_token.as_str()), until));
         Ok(granted.access_token)
     }

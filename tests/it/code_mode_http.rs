@@ -144,7 +144,7 @@ fn tokens_of_client_credentials_are_renewed_when_they_run_out_or_are_refused() {
         granted(issuer.token(|claims| claims["aud"] = json!("https://elsewhere.example")), 600),
         granted(issuer.token(|_| {}), 0),
         granted(issuer.token(|_| {}), 0),
-        granted(issuer.token(|_| {}), 600),
+        granted(issuer.token(|_| {}), u64::MAX),
     ];
     let tokens = TokenEndpoint::start(answers);
     let url = format!("http://{}/mcp", upstream.address);
