@@ -13,7 +13,7 @@ use tracing::instrument;
 
 use crate::domain::{ContextId, EndReason, SandboxId};
 use crate::e2b::{E2bClient, ListFilter};
-use crate::store::PendingKill;
+use crate::store::{PendingKill, StoreError};
 use crate::telemetry::metrics;
 
 use super::Core;
@@ -95,27 +95,11 @@ impl Cleanup {
                 }
             }
         }
-        done.errors += self.prune_audit().await;
-        loop {
-            match self.0.store().forget_workflows(self.0.options().retention, BATCH).await {
-                Ok(gone) if gone >= BATCH => {}
-                Ok(_) => break,
-                Err(error) => {
-                    tracing::warn!(error = %chain(&error), "old workflows could not be removed");
-                    break;
-                }
-            }
-        }
-        loop {
-            match self.0.store().forget_cached(self.0.options().cache_age, BATCH).await {
-                Ok(gone) if gone >= BATCH => {}
-                Ok(_) => break,
-                Err(error) => {
-                    tracing::warn!(error = %chain(&error), "old cached results could not be removed");
-                    break;
-                }
-            }
-        }
+        let (store, options) = (self.0.store(), self.0.options());
+        done.errors +=
+            forget("entries of the audit chains", || store.prune_chain(options.audit_retention, BATCH)).await;
+        done.errors += forget("workflows", || store.forget_workflows(options.retention, BATCH)).await;
+        done.errors += forget("cached results", || store.forget_cached(options.cache_age, BATCH)).await;
         done.cleaned += self.0.release_dead_hosts(None).await;
         done.errors += self.kill_pending().await;
         done.errors += self.reconcile().await;
@@ -124,20 +108,6 @@ impl Cleanup {
             self.0.outputs().remove_before(cutoff).await;
         }
         done
-    }
-
-    /// Takes what is too old from the audit chains. Returns how many times that failed.
-    async fn prune_audit(&self) -> u32 {
-        loop {
-            match self.0.store().prune_chain(self.0.options().audit_retention, BATCH).await {
-                Ok(0) => return 0,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(error = %chain(&error), "old entries of the audit chains could not be removed");
-                    return 1;
-                }
-            }
-        }
     }
 
     /// Kills the sandboxes in the outbox. Returns how many could not be killed now.
@@ -317,6 +287,24 @@ impl Cleanup {
                 if row.sandbox.as_ref().and_then(|s| s.host_url.as_deref()) == Some(local.url.as_str()) {
                     let _ = self.0.mark_lost(&row).await;
                 }
+            }
+        }
+    }
+}
+
+/// Removes what is too old, batch by batch. Returns how many times that failed.
+async fn forget<F, N>(what: &str, batch: impl Fn() -> F) -> u32
+where
+    F: Future<Output = Result<N, StoreError>>,
+    N: Into<u64>,
+{
+    loop {
+        match batch().await.map(Into::into) {
+            Ok(0_u64) => return 0,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "old {what} could not be removed");
+                return 1;
             }
         }
     }

@@ -149,18 +149,11 @@ impl Caller {
         let tenant: Option<TenantId> = meta_id(meta, "dev.pathbox/tenantId", "tenantId")?;
         let conversation = meta_id(meta, "dev.pathbox/conversationId", "conversationId")?;
         let path = meta_id(meta, "dev.pathbox/pathId", "pathId")?;
-        match door {
+        let (principal, tenant, named, last, is_made_up) = match door {
             Door::Process(defaults) => {
+                let last = (defaults.conversation.clone(), defaults.path.clone());
                 let principal = Principal::local(defaults.tenant.clone());
-                let tenant = principal.tenant_for(tenant.as_ref())?;
-                Ok(Self {
-                    owner: principal.owner(sharing.of(&tenant)),
-                    tenant,
-                    principal,
-                    named: Named { conversation, path },
-                    last: (defaults.conversation.clone(), defaults.path.clone()),
-                    is_made_up: true,
-                })
+                (principal, tenant, Named { conversation, path }, last, true)
             }
             Door::Http(entropy) => {
                 let parts = parts.ok_or(CallerError::Unchecked)?;
@@ -175,17 +168,12 @@ impl Caller {
                     _ if is_service => (ConversationId::of_one_call(entropy), true),
                     _ => (default_of(&principal), false),
                 };
-                let tenant = principal.tenant_for(tenant.as_ref())?;
-                Ok(Self {
-                    owner: principal.owner(sharing.of(&tenant)),
-                    tenant,
-                    principal,
-                    named: Named { conversation, path },
-                    last: (last, PathId::main()),
-                    is_made_up,
-                })
+                (principal, tenant, Named { conversation, path }, (last, PathId::main()), is_made_up)
             }
-        }
+        };
+        let tenant = principal.tenant_for(tenant.as_ref())?;
+        let owner = principal.owner(sharing.of(&tenant));
+        Ok(Self { principal, tenant, owner, named, last, is_made_up })
     }
 
     /// The key of a call. `handle` is one that was opened already, under this caller's tenant. Its path and its owner are
