@@ -180,7 +180,7 @@ parameters and computes in exact decimals; `get_analysis_help` says what a type 
 Print what you want to see; the value of the last expression comes back too. The network is closed but for hosts that the operator allows, \
 and there is no input(). \
 Personal data and secrets in the output are replaced by placeholders such as [EMAIL_1]; the same placeholder always \
-stands for the same value. A run that takes longer than `timeout_ms` is interrupted; variables survive where possible. A result that says \
+has the same value behind it. A run that takes longer than `timeout_ms` is interrupted; variables survive where possible. A result that says \
 `status: running` was handed over: follow it with `get_execution`. Long output is cut in the middle; read the whole \
 with `get_execution` (stream, offset). If a plot was not shown, `get_artifact` shows it alone.";
 

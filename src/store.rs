@@ -22,6 +22,7 @@ use chrono::{DateTime, Utc};
 
 mod audit;
 mod availability;
+mod bind;
 mod cells;
 mod contexts;
 mod error;

@@ -126,7 +126,7 @@ impl State {
             return None;
         }
         if self.has_failed {
-            return Some(NoKey::Unavailable); // it is tried again without anybody's asking
+            return Some(NoKey::Unavailable); // it is fetched again in any case
         }
         let is_known_missing =
             kid.is_some_and(|kid| self.unknown.get(kid).is_some_and(|at| at.elapsed() < UNKNOWN.0));

@@ -393,7 +393,7 @@ impl Values {
     fn cron_secret(&self) -> Result<Option<Secret>, ConfigError> {
         let secret = self.text("cron_secret").map(Secret::new);
         if secret.as_ref().is_some_and(|secret| secret.expose().len() < 16) {
-            return Err(self.invalid("cron_secret", "it is too short to keep anybody out"));
+            return Err(self.invalid("cron_secret", "it is too short; use at least 16 bytes"));
         }
         Ok(secret)
     }

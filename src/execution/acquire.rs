@@ -36,7 +36,7 @@ const IN_FLIGHT_PAUSE: Duration = Duration::from_millis(100);
 const LEAST_LEASE: Duration = Duration::from_millis(500);
 /// Between tries while the database is busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
-/// Between tries to tell a database that was away of a run that goes on.
+/// Between tries to announce a running run to a database that was away.
 const ANNOUNCE_PAUSE: Duration = Duration::from_millis(250);
 
 /// A context that this run holds.
@@ -173,7 +173,6 @@ impl Sandboxes {
         }
     }
 
-    // The order of its steps is what it does: it reads better whole.
     async fn acquire_loop(
         &self,
         ask: &Acquire,
@@ -485,14 +484,14 @@ impl Sandboxes {
             }
             // The work may end at any moment and this future with it; what the store gives must be given back even then.
             let (service, ask, ours) = (self.clone(), ask.clone(), held.row.id);
-            let told = self.0.background.spawn(async move { service.announce_once(ours, &ask).await });
-            if told.await.unwrap_or(true) {
+            let done = self.0.background.spawn(async move { service.announce_once(ours, &ask).await });
+            if done.await.unwrap_or(true) {
                 return;
             }
         }
     }
 
-    /// Whether there is nothing more to tell.
+    /// Whether there is nothing more to announce.
     async fn announce_once(&self, ours: ContextId, ask: &Acquire) -> bool {
         let limits = &self.0.options().limits;
         match self.0.store().acquire(ask, limits).await {

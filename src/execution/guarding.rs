@@ -33,18 +33,18 @@ impl Core {
     }
 
     pub(super) async fn numbering(&self, key: &ContextKey) -> Numbering {
-        let told = self.store().placeholders(key).await.unwrap_or_else(|error| {
+        let stored = self.store().placeholders(key).await.unwrap_or_else(|error| {
             tracing::warn!(error = %error, "placeholder numbers are the ones last seen");
             Vec::new()
         });
-        self.numbering_from(key, told)
+        self.numbering_from(key, stored)
     }
 
-    /// The numbering for a run that holds its context. The store gave the numbers together with the turn, and whoever
-    /// adds some holds the turn too, so they are the last ones; what this replica has yet to tell is added here.
+    /// The numbering for a run that holds its context. The store gave the numbers together with the turn, and only the
+    /// holder of the turn adds some, so they are the latest; what this replica has not written yet is added here.
     pub(super) async fn numbering_of(&self, held: &Held, guard: &Guard) -> Numbering {
         let numbering = match &held.numbers {
-            Some(told) => self.numbering_from(&held.row.key, told.clone()),
+            Some(stored) => self.numbering_from(&held.row.key, stored.clone()),
             None => self.numbering(&held.row.key).await,
         };
         match guard.policy().resolves() {
@@ -53,9 +53,9 @@ impl Core {
         }
     }
 
-    fn numbering_from(&self, key: &ContextKey, told: Placeholders) -> Numbering {
+    fn numbering_from(&self, key: &ContextKey, stored: Placeholders) -> Numbering {
         let secret = self.parts.handles.placeholder_key(key);
-        let rows = self.remembered.merge_numbers(key, told);
+        let rows = self.remembered.merge_numbers(key, stored);
         Numbering::new(secret, rows).sealing(self.sealer(key))
     }
 

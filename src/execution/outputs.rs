@@ -2,7 +2,7 @@
 //!
 //! Only guarded text and the pictures that the guard let pass come in here. An object's key is
 //! `<execution id>/<name>`; who may read it is asked of the store first. A place that cannot be written costs the
-//! object and its link, never the run, and nothing that was cut goes by as whole.
+//! object and its link, never the run, and nothing that was cut counts as whole.
 
 use std::fs::File;
 use std::io::Write;

@@ -24,8 +24,8 @@ use crate::telemetry::chain;
 /// Rows in one pass (SPEC section 4).
 const BATCH: u32 = 50;
 /// After an outage of the database nothing expires for this long: servers first report what they used meanwhile.
-/// They begin within a second, and tell a few hundred uses a second.
-const TELLING: Duration = Duration::from_secs(60);
+/// They begin within a second, and report a few hundred uses a second.
+const REPORTING: Duration = Duration::from_secs(60);
 /// How long a claimed entry of the outbox stays hidden from other replicas.
 const VISIBILITY: Duration = Duration::from_secs(120);
 
@@ -52,7 +52,7 @@ impl Cleanup {
             let mut begin = due;
             loop {
                 let now = tokio::time::Instant::now();
-                let last = due + TELLING * 10; // a record that cannot be written does not put it off for ever
+                let last = due + REPORTING * 10; // a record that cannot be written does not put it off for ever
                 if now >= begin && (now >= last || !service.0.write_behind.is_behind()) {
                     due = now + service.0.options().cleanup_interval;
                     begin = due;
@@ -61,7 +61,7 @@ impl Cleanup {
                         tracing::info!(cleaned = cleaned.cleaned, errors = cleaned.errors, "clean-up");
                     }
                 } else if service.0.write_behind.is_behind() || service.0.store().ping().await.is_err() {
-                    begin = begin.max(now + TELLING).min(last);
+                    begin = begin.max(now + REPORTING).min(last);
                 } else {
                     service.kill_pending().await;
                 }

@@ -300,7 +300,7 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// The lines that come next in order; what was seen is left out, and of what is missing it is said so.
+    /// The lines that come next in order, each once, and whether some are missing.
     fn push(&mut self, text: &str) -> (Vec<String>, bool) {
         self.rest.push_str(text);
         let mut out = Vec::new();

@@ -769,7 +769,7 @@ impl Connection {
             let account = state.account;
             std::mem::replace(&mut *state, State { gone: true, account, ..State::default() })
         };
-        drop(ended); // outside the lock: wakes everybody who waits
+        drop(ended); // outside the lock: wakes all waiters
     }
 
     fn note_memory(&self, is_full: bool) {

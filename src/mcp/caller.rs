@@ -316,12 +316,12 @@ pub fn overlay(meta: &Map<String, Value>, may_loosen: bool) -> Result<Option<Ove
             return Err(invalid("it is not an object".into()));
         };
         let unread = if may_loosen { None } else { fields.remove("allow") };
-        let mut wish =
+        let mut overlay =
             Overlay::deserialize(Value::Object(fields)).map_err(|error| invalid(error.to_string()))?;
         if unread.is_some_and(|allow| allow.as_object().is_none_or(|lists| !lists.is_empty())) {
-            wish.allow = AllowList::unread();
+            overlay.allow = AllowList::unread();
         }
-        Ok(wish)
+        Ok(overlay)
     };
     meta.get(KEY).map(read).transpose()
 }

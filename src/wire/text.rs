@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-/// Decodes UTF-8 that is cut anywhere. Bytes that are no UTF-8 become U+FFFD, as in [`String::from_utf8_lossy`].
+/// Decodes UTF-8 that is cut anywhere. Bytes that are not UTF-8 become U+FFFD, as in [`String::from_utf8_lossy`].
 ///
 /// ```
 /// let mut decoder = pathbox::wire::text::Utf8Decoder::default();

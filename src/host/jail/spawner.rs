@@ -245,7 +245,7 @@ impl Spawner {
         };
         let mut processors = sys::processors().unwrap_or_default();
         if processors.len() > 1 {
-            processors.remove(0); // for everybody else
+            processors.remove(0); // for all other processes
         }
         Ok(Self {
             host,

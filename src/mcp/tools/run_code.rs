@@ -194,12 +194,12 @@ impl OutputToolCall {
     fn all(calls: &[ToolCall]) -> Vec<Self> {
         let mut out: Vec<Self> = Vec::new();
         for call in calls {
-            let alike = |told: &&mut Self| told.name == call.tool && told.outcome == call.outcome;
+            let alike = |line: &&mut Self| line.name == call.tool && line.outcome == call.outcome;
             match out.iter_mut().find(alike).filter(|_| calls.len() > MOST_CALLS) {
-                Some(told) => {
-                    told.ms += call.ms;
-                    told.bytes += call.bytes;
-                    told.calls = Some(told.calls.unwrap_or(1) + 1);
+                Some(line) => {
+                    line.ms += call.ms;
+                    line.bytes += call.bytes;
+                    line.calls = Some(line.calls.unwrap_or(1) + 1);
                 }
                 None => out.push(Self {
                     name: call.tool.clone(),

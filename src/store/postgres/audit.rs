@@ -8,6 +8,7 @@ use super::rows::{self, Cells};
 use super::{PgStore, failure};
 use crate::domain::{ContextId, ContextKey, ConversationId, ExecutionId, Owner, TenantId};
 use crate::store::audit::{MAX_RESOLVES, MAX_VALUES, value_column};
+use crate::store::bind::BindKey;
 use crate::store::secrets::Place;
 use crate::store::{
     Audit, ExecutionFilter, ExecutionRow, KeptValue, NewReveal, Placeholders, RevealRow, StoreError,
@@ -77,10 +78,7 @@ impl Audit for PgStore {
         let found = self
             .call(measure!("placeholders", key.tenant), || async {
                 sqlx::query("select kind, value_hash, number from pathbox.placeholders_v2($1, $2, $3, $4)")
-                    .bind(key.tenant.as_str())
-                    .bind(key.owner.as_str())
-                    .bind(key.conversation.as_str())
-                    .bind(key.path.as_str())
+                    .bind_key(key)
                     .fetch_all(&self.pool())
                     .await
             })
@@ -108,10 +106,7 @@ impl Audit for PgStore {
         let numbers: Vec<i32> = new.iter().map(|(.., number)| whole(*number)).collect();
         self.call(measure!("save_placeholders", key.tenant), || async {
             sqlx::query("select pathbox.save_placeholders_v2($1, $2, $3, $4, $5, $6, $7)")
-                .bind(key.tenant.as_str())
-                .bind(key.owner.as_str())
-                .bind(key.conversation.as_str())
-                .bind(key.path.as_str())
+                .bind_key(key)
                 .bind(&kinds)
                 .bind(&hashes)
                 .bind(&numbers)

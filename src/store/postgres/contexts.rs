@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use super::PgStore;
 use super::rows::{self, context_columns};
 use crate::domain::{ContextId, ContextKey, ConversationId, Owner, TenantId};
+use crate::store::bind::BindKey;
 use crate::store::{
     ContextFilter, ContextLimits, ContextRow, Contexts, End, StoreError, measure::measure, millis, storable,
 };
@@ -47,13 +48,7 @@ impl Contexts for PgStore {
     async fn live(&self, key: &ContextKey) -> Result<Option<ContextRow>, StoreError> {
         let row = self
             .call(measure!("live", key.tenant), || async {
-                sqlx::query(LIVE)
-                    .bind(key.tenant.as_str())
-                    .bind(key.owner.as_str())
-                    .bind(key.conversation.as_str())
-                    .bind(key.path.as_str())
-                    .fetch_optional(&self.pool())
-                    .await
+                sqlx::query(LIVE).bind_key(key).fetch_optional(&self.pool()).await
             })
             .await?;
         row.as_ref().map_or(Ok(None), rows::context)

@@ -8,6 +8,7 @@ use sqlx::postgres::PgRow;
 use super::PgStore;
 use super::rows::Cells;
 use crate::domain::{ContextKey, ConversationKey, PathId, TenantId};
+use crate::store::bind::BindKey;
 use crate::store::{
     ContextLimits, PathChange, PathError, PathRow, Paths, StoreError, measure::measure, millis, storable,
 };
@@ -29,10 +30,7 @@ impl Paths for PgStore {
                         "select c.outcome, c.problem, c.problem_status, (c.path).* \
                            from pathbox.change_path_v2($1, $2, $3, $4, $5, $6, $7, $8, $9) c",
                     )
-                    .bind(key.tenant.as_str())
-                    .bind(key.owner.as_str())
-                    .bind(key.conversation.as_str())
-                    .bind(key.path.as_str())
+                    .bind_key(key)
                     .bind(name)
                     .bind(other.map(PathId::as_str))
                     .bind(message.map(storable))
@@ -70,10 +68,7 @@ impl Paths for PgStore {
         let found = self
             .call(measure!("path", key.tenant), || async {
                 sqlx::query("select * from pathbox.path_v1($1, $2, $3, $4)")
-                    .bind(key.tenant.as_str())
-                    .bind(key.owner.as_str())
-                    .bind(key.conversation.as_str())
-                    .bind(key.path.as_str())
+                    .bind_key(key)
                     .fetch_optional(&self.pool())
                     .await
             })
@@ -85,9 +80,7 @@ impl Paths for PgStore {
         let found = self
             .call(measure!("paths", conversation.tenant), || async {
                 sqlx::query("select * from pathbox.paths_v2($1, $2, $3, $4)")
-                    .bind(conversation.tenant.as_str())
-                    .bind(conversation.owner.as_str())
-                    .bind(conversation.conversation.as_str())
+                    .bind_conversation(conversation)
                     .bind(deleted)
                     .fetch_all(&self.pool())
                     .await
@@ -104,9 +97,7 @@ impl Paths for PgStore {
     ) -> Result<bool, StoreError> {
         self.call(measure!("share", conversation.tenant), || async {
             sqlx::query_scalar("select pathbox.share_v1($1, $2, $3, $4, $5)")
-                .bind(conversation.tenant.as_str())
-                .bind(conversation.owner.as_str())
-                .bind(conversation.conversation.as_str())
+                .bind_conversation(conversation)
                 .bind(storable(principal))
                 .bind(given)
                 .fetch_one(&self.pool())
@@ -118,9 +109,7 @@ impl Paths for PgStore {
     async fn shared_with(&self, conversation: &ConversationKey) -> Result<Vec<String>, StoreError> {
         self.call(measure!("shared_with", conversation.tenant), || async {
             sqlx::query_scalar("select principal from pathbox.shares_v1($1, $2, $3, null)")
-                .bind(conversation.tenant.as_str())
-                .bind(conversation.owner.as_str())
-                .bind(conversation.conversation.as_str())
+                .bind_conversation(conversation)
                 .fetch_all(&self.pool())
                 .await
         })
@@ -130,9 +119,7 @@ impl Paths for PgStore {
     async fn is_shared_with(&self, of: &ConversationKey, principal: &str) -> Result<bool, StoreError> {
         self.call(measure!("is_shared_with", of.tenant), || async {
             sqlx::query_scalar("select exists (select from pathbox.shares_v1($1, $2, $3, $4))")
-                .bind(of.tenant.as_str())
-                .bind(of.owner.as_str())
-                .bind(of.conversation.as_str())
+                .bind_conversation(of)
                 .bind(storable(principal))
                 .fetch_one(&self.pool())
                 .await

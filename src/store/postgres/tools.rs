@@ -6,6 +6,7 @@ use sqlx::query::Query;
 use sqlx::{Postgres, Row};
 
 use super::PgStore;
+use crate::store::bind::BindKey;
 use crate::store::ledger::sha256;
 use crate::store::{StoreError, ToolMemory, ToolPermit, ToolPins, measure::measure, storable};
 
@@ -91,9 +92,7 @@ fn bound<'q>(
     permit: &'q ToolPermit,
 ) -> Query<'q, Postgres, PgArguments> {
     query
-        .bind(permit.conversation.tenant.as_str())
-        .bind(permit.conversation.owner.as_str())
-        .bind(permit.conversation.conversation.as_str())
+        .bind_conversation(&permit.conversation)
         .bind(storable(&permit.principal))
         .bind(storable(&permit.tool))
         .bind(&permit.definition)

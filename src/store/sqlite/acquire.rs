@@ -13,6 +13,7 @@ use super::writer::Bound;
 use super::{SqliteStore, failure, time};
 use crate::domain::usage::{Use, midnight};
 use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId, Quota, QuotaReached};
+use crate::store::bind::BindKey;
 use crate::store::{
     Acquire, Acquired, Claim, ContextLimits, ContextRow, ExecutionRow, ExecutionStatus, Keyring,
     LimitReached, PathStatus, Placeholders, QUEUE_LEASE, StoreError, measure::measure, millis, storable,
@@ -98,10 +99,7 @@ macro_rules! usual {
 fn bind_usual<'q>(query: Bound<'q>, ask: &'q Acquire, limits: &ContextLimits, now: i64) -> Bound<'q> {
     let run = &ask.execution;
     query
-        .bind(ask.key.tenant.as_str())
-        .bind(ask.key.owner.as_str())
-        .bind(ask.key.conversation.as_str())
-        .bind(ask.key.path.as_str())
+        .bind_key(&ask.key)
         .bind(storable(&ask.owner))
         .bind(now)
         .bind(limits.max_executions)
@@ -287,10 +285,7 @@ impl SqliteStore {
         )
         .bind(now)
         .bind(ask.execution.id.to_string())
-        .bind(ask.key.tenant.as_str())
-        .bind(ask.key.owner.as_str())
-        .bind(ask.key.conversation.as_str())
-        .bind(ask.key.path.as_str())
+        .bind_key(&ask.key)
         .bind(now + millis(QUEUE_LEASE) / 2)
         .bind(json!(dead).to_string())
         .fetch_optional(&mut *reader)
@@ -536,10 +531,7 @@ impl Asking<'_> {
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?9, ?9)",
         )
         .bind(id.to_string())
-        .bind(self.ask.key.tenant.as_str())
-        .bind(self.ask.key.owner.as_str())
-        .bind(self.ask.key.conversation.as_str())
-        .bind(self.ask.key.path.as_str())
+        .bind_key(&self.ask.key)
         .bind(storable(&self.ask.owner))
         .bind(self.now + millis(self.limits.create_lease))
         .bind(self.ask.execution.id.to_string())
@@ -567,10 +559,7 @@ impl Asking<'_> {
                 AND ready_at IS NOT NULL
               ORDER BY ended_at DESC LIMIT 1",
         )
-        .bind(key.tenant.as_str())
-        .bind(key.owner.as_str())
-        .bind(key.conversation.as_str())
-        .bind(key.path.as_str())
+        .bind_key(key)
         .fetch_optional(&mut *self.connection)
         .await
         .map_err(failure)?;
@@ -618,10 +607,7 @@ impl Asking<'_> {
                 AND lease_expires_at > ? AND id <> ? AND seq < ?
                 AND owner NOT IN (SELECT value FROM json_each(?))",
         )
-        .bind(self.ask.key.tenant.as_str())
-        .bind(self.ask.key.owner.as_str())
-        .bind(self.ask.key.conversation.as_str())
-        .bind(self.ask.key.path.as_str())
+        .bind_key(&self.ask.key)
         .bind(self.now)
         .bind(self.ask.execution.id.to_string())
         .bind(mine.as_ref().map_or(i64::MAX, |place| place.seq))
@@ -792,10 +778,7 @@ impl Asking<'_> {
               WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ?
                 AND path_id = ? AND status <> 'active'",
         )
-        .bind(key.tenant.as_str())
-        .bind(key.owner.as_str())
-        .bind(key.conversation.as_str())
-        .bind(key.path.as_str())
+        .bind_key(key)
         .fetch_optional(&mut *self.connection)
         .await
         .map_err(failure)?;
@@ -810,10 +793,7 @@ impl Asking<'_> {
               WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ?
                 AND path_id = ? AND status IN ('creating', 'ready')",
         )
-        .bind(key.tenant.as_str())
-        .bind(key.owner.as_str())
-        .bind(key.conversation.as_str())
-        .bind(key.path.as_str())
+        .bind_key(key)
         .fetch_optional(&mut *self.connection)
         .await
         .map_err(failure)?;
@@ -923,10 +903,7 @@ impl Asking<'_> {
             query
         } else {
             query
-                .bind(self.ask.key.tenant.as_str())
-                .bind(self.ask.key.owner.as_str())
-                .bind(self.ask.key.conversation.as_str())
-                .bind(self.ask.key.path.as_str())
+                .bind_key(&self.ask.key)
                 .bind(storable(&run.tool))
                 .bind(run.language.as_str())
                 .bind(run.purpose.as_deref().map(storable))

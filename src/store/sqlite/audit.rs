@@ -8,6 +8,7 @@ use super::rows::{self, Cells};
 use super::{SqliteStore, failure, time};
 use crate::domain::{ContextId, ContextKey, ConversationId, ExecutionId, Owner, TenantId};
 use crate::store::audit::{MAX_RESOLVES, MAX_VALUES, value_column};
+use crate::store::bind::BindKey;
 use crate::store::secrets::Place;
 use crate::store::{
     Audit, ExecutionFilter, ExecutionRow, KeptValue, NewReveal, Placeholders, RevealRow, StoreError,
@@ -94,10 +95,7 @@ impl Audit for SqliteStore {
                      created_at)
                  VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             )
-            .bind(key.tenant.as_str())
-            .bind(key.owner.as_str())
-            .bind(key.conversation.as_str())
-            .bind(key.path.as_str())
+            .bind_key(key)
             .bind(kind)
             .bind(hash)
             .bind(number)
@@ -245,10 +243,7 @@ pub(super) async fn load(from: &mut SqliteConnection, key: &ContextKey) -> Resul
           WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ?
                 AND path_id = ? ORDER BY kind, number",
     )
-    .bind(key.tenant.as_str())
-    .bind(key.owner.as_str())
-    .bind(key.conversation.as_str())
-    .bind(key.path.as_str())
+    .bind_key(key)
     .fetch_all(from)
     .await
     .map_err(failure)

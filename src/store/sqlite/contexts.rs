@@ -8,6 +8,7 @@ use super::{SqliteStore, failure};
 use crate::domain::{
     ContextEvent, ContextId, ContextKey, ContextStatus, ConversationId, EndReason, Owner, TenantId,
 };
+use crate::store::bind::BindKey;
 use crate::store::{
     ContextFilter, ContextLimits, ContextRow, Contexts, End, QUEUE_LEASE, StoreError, measure::measure,
     millis, storable,
@@ -31,10 +32,7 @@ impl Contexts for SqliteStore {
               WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ?
                 AND path_id = ? AND status IN ('creating', 'ready')",
         )
-        .bind(key.tenant.as_str())
-        .bind(key.owner.as_str())
-        .bind(key.conversation.as_str())
-        .bind(key.path.as_str())
+        .bind_key(key)
         .fetch_optional(&mut *self.read(measure!("live", key.tenant)).await?)
         .await
         .map_err(failure)?;

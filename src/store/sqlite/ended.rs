@@ -12,6 +12,7 @@ use super::{failure, time};
 use crate::domain::usage::by_day;
 use crate::domain::{ContextKey, TenantId};
 use crate::store::StoreError;
+use crate::store::bind::BindKey;
 use crate::store::ledger::{entry_hash, sha256};
 
 /// A run as the chain has it, out of the table named `x`, without the hash of its result. Times in milliseconds.
@@ -156,10 +157,7 @@ async fn take_up_run(
     let head = heads.entry(key.tenant.clone()).or_insert_with(|| found.unwrap_or_else(no_head));
     let query = sqlx::query(if commits { concat!(run!(), "COMMIT") } else { run!() });
     bind_entry(query, key.tenant.as_str(), Some(cells.get("id")?), &body, head, now)
-        .bind(key.tenant.as_str())
-        .bind(key.owner.as_str())
-        .bind(key.conversation.as_str())
-        .bind(key.path.as_str())
+        .bind_key(&key)
         .bind(day)
         .bind(counted)
         .bind(ms)
@@ -208,10 +206,7 @@ async fn add_sandbox(
          ON CONFLICT (tenant_id, day, owner_principal, conversation_id, path_id) DO UPDATE
             SET sandbox_ms = u.sandbox_ms + excluded.sandbox_ms",
     )
-    .bind(key.tenant.as_str())
-    .bind(key.owner.as_str())
-    .bind(key.conversation.as_str())
-    .bind(key.path.as_str())
+    .bind_key(key)
     .bind(day)
     .bind(sandbox_ms)
     .execute(connection)

@@ -12,6 +12,7 @@ use super::rows::{self, Cells};
 use super::writer::Bound;
 use super::{SqliteStore, failure};
 use crate::domain::{ContextId, ContextKey, ExecutionId, TenantId};
+use crate::store::bind::BindKey;
 use crate::store::{
     Acquire, Acquired, Claim, ContextLimits, ContextRow, ExecutionStatus, FinishedExecution, Leases,
     SandboxPlace, SandboxRef, Signals, StoreError, leases::storable_result, measure::measure, millis,
@@ -456,10 +457,7 @@ async fn insert_offline(
          ON CONFLICT DO NOTHING",
     )
     .bind(finished.id.to_string())
-    .bind(finished.tenant.as_str())
-    .bind(ask.key.owner.as_str())
-    .bind(ask.key.conversation.as_str())
-    .bind(ask.key.path.as_str())
+    .bind_key(&ask.key)
     .bind(finished.context.to_string())
     .bind(storable(&ask.owner))
     .bind(storable(&run.tool))

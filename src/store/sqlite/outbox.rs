@@ -10,6 +10,7 @@ use sqlx::sqlite::SqliteRow;
 use super::rows::{self, Cells};
 use super::{SqliteStore, contexts, failure};
 use crate::domain::{ContextId, ContextKey, ContextStatus, EndReason, TenantId};
+use crate::store::bind::BindKey;
 use crate::store::{
     ContextLimits, ContextRow, Keyring, Outbox, PendingKill, Reaped, SandboxRef, StoreError,
     measure::measure, millis, secrets::SealedTokens, storable,
@@ -272,10 +273,7 @@ async fn forget_numbers(connection: &mut SqliteConnection, key: &ContextKey) -> 
                              WHERE c.tenant_id = ?1 AND c.owner_principal = ?2 AND c.conversation_id = ?3
                                AND c.path_id = ?4)",
     )
-    .bind(key.tenant.as_str())
-    .bind(key.owner.as_str())
-    .bind(key.conversation.as_str())
-    .bind(key.path.as_str())
+    .bind_key(key)
     .execute(connection)
     .await
     .map(drop)

@@ -9,6 +9,7 @@ use sqlx::sqlite::SqliteRow;
 use super::rows::Cells;
 use super::{SqliteStore, contexts, failure};
 use crate::domain::{ContextId, ContextKey, ConversationKey, EndReason, PathId, TenantId};
+use crate::store::bind::BindKey;
 use crate::store::{
     ContextLimits, PathChange, PathError, PathRow, PathStatus, Paths, StoreError, measure::measure, storable,
 };
@@ -71,9 +72,7 @@ impl Paths for SqliteStore {
             "SELECT * FROM conversation_paths
               WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ? AND (? OR status <> 'deleted') ORDER BY rowid",
         )
-        .bind(conversation.tenant.as_str())
-        .bind(conversation.owner.as_str())
-        .bind(conversation.conversation.as_str())
+        .bind_conversation(conversation)
         .bind(deleted)
         .fetch_all(&mut *self.read(measure!("paths", conversation.tenant)).await?)
         .await
@@ -99,9 +98,7 @@ impl Paths for SqliteStore {
             ),
         };
         let changed = query
-            .bind(conversation.tenant.as_str())
-            .bind(conversation.owner.as_str())
-            .bind(conversation.conversation.as_str())
+            .bind_conversation(conversation)
             .bind(storable(principal))
             .bind(self.now_ms())
             .execute(&mut *transaction)
@@ -117,9 +114,7 @@ impl Paths for SqliteStore {
               WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ? ORDER BY created_at, principal
               LIMIT 1000",
         )
-        .bind(conversation.tenant.as_str())
-        .bind(conversation.owner.as_str())
-        .bind(conversation.conversation.as_str())
+        .bind_conversation(conversation)
         .fetch_all(&mut *self.read(measure!("shared_with", conversation.tenant)).await?)
         .await
         .map_err(failure)
@@ -130,9 +125,7 @@ impl Paths for SqliteStore {
             "SELECT EXISTS (SELECT 1 FROM conversation_shares
               WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ? AND principal = ?)",
         )
-        .bind(of.tenant.as_str())
-        .bind(of.owner.as_str())
-        .bind(of.conversation.as_str())
+        .bind_conversation(of)
         .bind(storable(principal))
         .fetch_one(&mut *self.read(measure!("is_shared_with", of.tenant)).await?)
         .await
@@ -219,10 +212,7 @@ async fn write(
         }
     };
     let row = sqlx::query(sql)
-        .bind(key.tenant.as_str())
-        .bind(key.owner.as_str())
-        .bind(key.conversation.as_str())
-        .bind(key.path.as_str())
+        .bind_key(key)
         .bind(other.map(PathId::as_str))
         .bind(word)
         .bind(now)
@@ -257,10 +247,7 @@ async fn live(connection: &mut SqliteConnection, key: &ContextKey) -> Result<Opt
           WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ? AND path_id = ?
             AND status IN ('creating', 'ready')",
     )
-    .bind(key.tenant.as_str())
-    .bind(key.owner.as_str())
-    .bind(key.conversation.as_str())
-    .bind(key.path.as_str())
+    .bind_key(key)
     .fetch_optional(connection)
     .await
     .map_err(failure)?;

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 
 use super::rows::Cells;
 use super::{SqliteStore, failure};
+use crate::store::bind::BindKey;
 use crate::store::ledger::sha256;
 use crate::store::{StoreError, ToolMemory, ToolPermit, ToolPins, measure::measure, storable};
 
@@ -100,9 +101,7 @@ impl ToolMemory for SqliteStore {
              VALUES (?, ?, ?, ?, ?, ?, ?)
              ON CONFLICT DO UPDATE SET definition = excluded.definition, at = excluded.at",
         )
-        .bind(permit.conversation.tenant.as_str())
-        .bind(permit.conversation.owner.as_str())
-        .bind(permit.conversation.conversation.as_str())
+        .bind_conversation(&permit.conversation)
         .bind(storable(&permit.principal))
         .bind(storable(&permit.tool))
         .bind(&permit.definition)
@@ -119,9 +118,7 @@ impl ToolMemory for SqliteStore {
               WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ? AND principal = ? AND tool = ?
                 AND definition = ? AND at > ?)",
         )
-        .bind(permit.conversation.tenant.as_str())
-        .bind(permit.conversation.owner.as_str())
-        .bind(permit.conversation.conversation.as_str())
+        .bind_conversation(&permit.conversation)
         .bind(storable(&permit.principal))
         .bind(storable(&permit.tool))
         .bind(&permit.definition)

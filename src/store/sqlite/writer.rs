@@ -1,7 +1,7 @@
 //! The one connection of a process that writes, and the transactions on it.
 //!
-//! A statement is a trip to the connection's thread. So this is no pool of one, which would test the connection by a trip each
-//! time that it comes back; and `BEGIN` and `COMMIT` are statements like others, which travel with those between them.
+//! A statement is a trip to the connection's thread. So this is not a pool of one, which would test the connection by a trip
+//! each time that it comes back; and `BEGIN` and `COMMIT` are statements like others, which travel with those between them.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
