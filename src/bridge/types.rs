@@ -3,6 +3,7 @@
 //! A type here is for reading: whatever a schema holds that has no counterpart becomes `Any` or `unknown`, and nothing that a
 //! schema holds makes this fail.
 
+use std::cell::Cell;
 use std::fmt::Write;
 
 use serde_json::Value;
@@ -15,6 +16,10 @@ use super::names::is_keyword;
 const MAX_DEPTH: usize = 5;
 /// The longest type.
 const MAX_TYPE_CHARS: usize = 400;
+/// Schemas that are looked at for one type: references multiply them without end, and a type of more is too long anyway.
+const MAX_SCHEMAS: usize = 200;
+/// Schemas and properties that are looked at for the parameters of one tool.
+const MAX_PROPERTIES: usize = 1_000;
 /// The longest description of one parameter.
 const MAX_PARAMETER_CHARS: usize = 300;
 
@@ -46,19 +51,20 @@ pub struct Parameter {
 
 /// The parameters of a schema, required ones first.
 pub fn parameters(schema: &Value) -> Vec<Parameter> {
-    let mut out = Vec::new();
-    collect(schema, schema, &mut out, 8);
+    let (mut out, mut left) = (Vec::new(), MAX_PROPERTIES);
+    collect(schema, schema, &mut out, 8, &mut left);
     out.sort_by_key(|parameter| !parameter.required);
     out
 }
 
-fn collect(schema: &Value, root: &Value, out: &mut Vec<Parameter>, depth: usize) {
-    if depth == 0 {
+fn collect(schema: &Value, root: &Value, out: &mut Vec<Parameter>, depth: usize, left: &mut usize) {
+    if depth == 0 || *left == 0 {
         return;
     }
+    *left -= 1;
     let schema = resolve(schema, root);
     for part in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
-        collect(part, root, out, depth - 1);
+        collect(part, root, out, depth - 1, left);
     }
     let required: Vec<&str> = schema
         .get("required")
@@ -70,7 +76,9 @@ fn collect(schema: &Value, root: &Value, out: &mut Vec<Parameter>, depth: usize)
     for parameter in out.iter_mut().filter(|parameter| required.contains(&parameter.name.as_str())) {
         parameter.required = true;
     }
-    for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+    let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+    for (name, property) in properties.take(*left) {
+        *left -= 1;
         out.retain(|parameter| parameter.name != *name);
         let text = |value: &Value| value.get("description").and_then(Value::as_str).map(str::to_owned);
         out.push(Parameter {
@@ -89,8 +97,10 @@ fn collect(schema: &Value, root: &Value, out: &mut Vec<Parameter>, depth: usize)
 
 /// The type that a schema describes.
 pub fn type_of(schema: &Value, root: &Value, style: Style) -> String {
-    let text = write(schema, root, style, MAX_DEPTH);
-    if text.chars().count() > MAX_TYPE_CHARS { any(style).to_owned() } else { text }
+    let writer = Writer { root, style, left: Cell::new(MAX_SCHEMAS) };
+    let text = writer.write(schema, MAX_DEPTH);
+    let is_short = writer.left.get() > 0 && text.chars().count() <= MAX_TYPE_CHARS;
+    if is_short { text } else { any(style).to_owned() }
 }
 
 fn any(style: Style) -> &'static str {
@@ -113,53 +123,94 @@ fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     at
 }
 
-fn write(schema: &Value, root: &Value, style: Style, depth: usize) -> String {
-    let python = style == Style::Python;
-    if depth == 0 {
-        return any(style).to_owned();
-    }
-    let schema = resolve(schema, root);
-    let inner = |schema: &Value| write(schema, root, style, depth - 1);
-    let literal = |value: &Value| match (value, python) {
-        (Value::Null, true) => "None".to_owned(),
-        (Value::Bool(true), true) => "True".to_owned(),
-        (Value::Bool(false), true) => "False".to_owned(),
-        (value, _) => clean(&value.to_string(), 80),
-    };
-    if let Some(value) = schema.get("const") {
-        return if python { format!("Literal[{}]", literal(value)) } else { literal(value) };
-    }
-    if let Some(values) = schema.get("enum").and_then(Value::as_array) {
-        let values: Vec<String> = values.iter().take(24).map(literal).collect();
-        return if python { format!("Literal[{}]", values.join(", ")) } else { values.join(" | ") };
-    }
-    for key in ["anyOf", "oneOf"] {
-        if let Some(options) = schema.get(key).and_then(Value::as_array) {
-            return union(options.iter().take(8).map(inner).collect(), style);
+/// Writes types of one schema's parts.
+struct Writer<'a> {
+    root: &'a Value,
+    style: Style,
+    /// Schemas that may still be looked at.
+    left: Cell<usize>,
+}
+
+impl Writer<'_> {
+    fn write(&self, schema: &Value, depth: usize) -> String {
+        let style = self.style;
+        let python = style == Style::Python;
+        let Some(left) = self.left.get().checked_sub(1).filter(|_| depth > 0) else {
+            return any(style).to_owned();
+        };
+        self.left.set(left);
+        let schema = resolve(schema, self.root);
+        let inner = |schema: &Value| self.write(schema, depth - 1);
+        let literal = |value: &Value| match (value, python) {
+            (Value::Null, true) => "None".to_owned(),
+            (Value::Bool(true), true) => "True".to_owned(),
+            (Value::Bool(false), true) => "False".to_owned(),
+            (value, _) => clean(&value.to_string(), 80),
+        };
+        if let Some(value) = schema.get("const") {
+            return if python { format!("Literal[{}]", literal(value)) } else { literal(value) };
         }
+        if let Some(values) = schema.get("enum").and_then(Value::as_array) {
+            let values: Vec<String> = values.iter().take(24).map(literal).collect();
+            return if python { format!("Literal[{}]", values.join(", ")) } else { values.join(" | ") };
+        }
+        for key in ["anyOf", "oneOf"] {
+            if let Some(options) = schema.get(key).and_then(Value::as_array) {
+                return union(options.iter().take(8).map(inner).collect(), style);
+            }
+        }
+        let kinds: Vec<&str> = match schema.get("type") {
+            Some(Value::String(kind)) => vec![kind],
+            Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+            _ if schema.get("properties").is_some() || schema.get("allOf").is_some() => vec!["object"],
+            _ if schema.get("items").is_some() => vec!["array"],
+            _ => return any(style).to_owned(),
+        };
+        let one = |kind: &str| match kind {
+            "string" if python => "str".to_owned(),
+            "string" => "string".to_owned(),
+            "integer" if python => "int".to_owned(),
+            "number" if python => "float".to_owned(),
+            "integer" | "number" => "number".to_owned(),
+            "boolean" if python => "bool".to_owned(),
+            "boolean" => "boolean".to_owned(),
+            "null" if python => "None".to_owned(),
+            "null" => "null".to_owned(),
+            "array" => array(schema, style, &inner),
+            "object" => self.object(schema, depth),
+            _ => any(style).to_owned(),
+        };
+        union(kinds.into_iter().map(one).collect(), style)
     }
-    let kinds: Vec<&str> = match schema.get("type") {
-        Some(Value::String(kind)) => vec![kind],
-        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
-        _ if schema.get("properties").is_some() || schema.get("allOf").is_some() => vec!["object"],
-        _ if schema.get("items").is_some() => vec!["array"],
-        _ => return any(style).to_owned(),
-    };
-    let one = |kind: &str| match kind {
-        "string" if python => "str".to_owned(),
-        "string" => "string".to_owned(),
-        "integer" if python => "int".to_owned(),
-        "number" if python => "float".to_owned(),
-        "integer" | "number" => "number".to_owned(),
-        "boolean" if python => "bool".to_owned(),
-        "boolean" => "boolean".to_owned(),
-        "null" if python => "None".to_owned(),
-        "null" => "null".to_owned(),
-        "array" => array(schema, style, &inner),
-        "object" => object(schema, root, style, depth),
-        _ => any(style).to_owned(),
-    };
-    union(kinds.into_iter().map(one).collect(), style)
+
+    fn object(&self, schema: &Value, depth: usize) -> String {
+        if self.style == Style::Python {
+            return match schema.get("additionalProperties") {
+                Some(values @ Value::Object(_)) if schema.get("properties").is_none() => {
+                    format!("dict[str, {}]", self.write(values, depth - 1))
+                }
+                _ => "dict".to_owned(),
+            };
+        }
+        let mut members = Vec::new();
+        let required = schema.get("required").and_then(Value::as_array);
+        for (name, property) in
+            schema.get("properties").and_then(Value::as_object).into_iter().flatten().take(24)
+        {
+            let is_required =
+                required.is_some_and(|names| names.iter().any(|required| required == name.as_str()));
+            let mark = if is_required { "" } else { "?" };
+            members.push(format!("{}{mark}: {}", key(name), self.write(property, depth - 1)));
+        }
+        match schema.get("additionalProperties") {
+            Some(values @ Value::Object(_)) => {
+                members.push(format!("[name: string]: {}", self.write(values, depth - 1)));
+            }
+            _ if members.is_empty() => return "Record<string, unknown>".to_owned(),
+            _ => {}
+        }
+        format!("{{ {} }}", members.join("; "))
+    }
 }
 
 fn union(mut options: Vec<String>, style: Style) -> String {
@@ -191,34 +242,6 @@ fn array(schema: &Value, style: Style, inner: &dyn Fn(&Value) -> String) -> Stri
         Style::Python => format!("list[{item}]"),
         Style::TypeScript => format!("Array<{item}>"),
     }
-}
-
-fn object(schema: &Value, root: &Value, style: Style, depth: usize) -> String {
-    if style == Style::Python {
-        return match schema.get("additionalProperties") {
-            Some(values @ Value::Object(_)) if schema.get("properties").is_none() => {
-                format!("dict[str, {}]", write(values, root, style, depth - 1))
-            }
-            _ => "dict".to_owned(),
-        };
-    }
-    let mut members = Vec::new();
-    let required = schema.get("required").and_then(Value::as_array);
-    for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten().take(24)
-    {
-        let is_required =
-            required.is_some_and(|names| names.iter().any(|required| required == name.as_str()));
-        let mark = if is_required { "" } else { "?" };
-        members.push(format!("{}{mark}: {}", key(name), write(property, root, style, depth - 1)));
-    }
-    match schema.get("additionalProperties") {
-        Some(values @ Value::Object(_)) => {
-            members.push(format!("[name: string]: {}", write(values, root, style, depth - 1)));
-        }
-        _ if members.is_empty() => return "Record<string, unknown>".to_owned(),
-        _ => {}
-    }
-    format!("{{ {} }}", members.join("; "))
 }
 
 /// Whether a word is an identifier in every language.
@@ -347,6 +370,19 @@ pub fn documentation(tool: &Tool) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// Read in full, each of these would take longer than anyone waits.
+    #[test]
+    fn references_that_multiply_are_not_followed_without_end() {
+        let all: serde_json::Map<_, _> = (0..24).map(|n| (format!("p{n}"), json!({"$ref": "#"}))).collect();
+        let found = parameters(&json!({"type": "object", "properties": all}));
+        assert_eq!((found.len(), found[0].typescript.as_str()), (24, "unknown"));
+        let parts = vec![json!({"$ref": "#"}); 100];
+        let found = parameters(&json!({"properties": {"a": {"type": "string"}}, "allOf": parts}));
+        assert_eq!((found.len(), found[0].python.as_str()), (1, "str"));
+        let union = json!({"anyOf": vec![json!({"$ref": "#"}); 8], "title": "x"});
+        assert_eq!(type_of(&union, &union, Style::Python), "Any");
+    }
 
     #[test]
     fn a_schema_of_any_shape_has_a_type() {
