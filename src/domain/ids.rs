@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{Clock, Entropy};
 
-/// The longest accepted name, in characters (SPEC section 3).
+/// The longest accepted name, in characters.
 pub const MAX_LEN: usize = 128;
 
 /// A name that does not parse; says which one and why.

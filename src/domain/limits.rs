@@ -16,7 +16,7 @@ pub struct OutOfRange {
     pub allowed: &'static str,
 }
 
-/// How long one run may take: 1,000 to 600,000 ms, 60,000 by default (SPEC section 5).
+/// How long one run may take: 1,000 to 600,000 ms, 60,000 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timeout(Duration);
 

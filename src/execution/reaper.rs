@@ -21,7 +21,7 @@ use super::crash::crash_point;
 use super::provider::{CONTEXT_ID, EPOCH, access_of};
 use crate::telemetry::chain;
 
-/// Rows in one pass (SPEC section 4).
+/// Rows in one pass.
 const BATCH: u32 = 50;
 /// After an outage of the database nothing expires for this long: servers first report what they used meanwhile.
 /// They begin within a second, and report a few hundred uses a second.

@@ -1,4 +1,4 @@
-//! Who is calling, for which conversation and path (SPEC section 3).
+//! Who is calling, for which conversation and path.
 //!
 //! Each of the three parts is taken from the first source that speaks. An MCP session is among them only where its client
 //! keeps it: newer revisions have none, and some clients open one for each call. Calls that name nothing then share the

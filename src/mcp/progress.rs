@@ -23,7 +23,7 @@ use crate::execution::{Progress, ProgressSender};
 const FIRST: Duration = Duration::from_millis(350);
 /// Between the last notification and the result, so that a client reads them apart.
 const APART: Duration = Duration::from_millis(100);
-/// At least so often while a call runs (SPEC section 5).
+/// At least so often while a call runs.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How long news is held back, and so the least distance between two notifications.
 const HOLD: Duration = Duration::from_millis(250);
