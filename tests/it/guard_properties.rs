@@ -443,9 +443,9 @@ fn all_guards() -> Vec<Guard> {
 }
 
 #[test]
-fn a_minute_of_random_texts_finds_no_crack() {
+fn thousands_of_random_texts_find_no_crack() {
     for (guard, seed) in all_guards().iter().zip(1..) {
-        damaged_texts(guard, 0x0dd0_cafe_1234_5679 ^ seed, 1200);
+        damaged_texts(guard, 0x0dd0_cafe_1234_5679 ^ seed, 600);
     }
 }
 
