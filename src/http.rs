@@ -13,7 +13,9 @@ use axum::body::Body;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
-use http::{Request, StatusCode, header};
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Body as _;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -46,6 +48,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_HEAD: usize = 64 * 1024;
 /// Requests that one HTTP/2 connection may have in progress.
 const MAX_STREAMS: u32 = 128;
+/// Bytes of a body that no handler wants which are read, and for how long.
+const MAX_UNREAD: usize = 256 * 1024;
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Numbers of the listener.
 #[derive(Debug, Clone)]
@@ -179,6 +184,23 @@ async fn accept(
     }
 }
 
+/// Reads a body that no handler wants, if it is short: what is left of it would cost the client its connection, and the end
+/// of a long answer with it.
+async fn discard(body: Body) {
+    drop(tokio::time::timeout(UNREAD_TIMEOUT, Limited::new(body, MAX_UNREAD).collect()).await);
+}
+
+/// The request without a body where its method has none here.
+async fn without_unused_body(request: Request<Body>) -> Request<Body> {
+    let has_use = !matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE | Method::OPTIONS);
+    if has_use || request.body().is_end_stream() {
+        return request;
+    }
+    let (parts, body) = request.into_parts();
+    discard(body).await;
+    Request::from_parts(parts, Body::empty())
+}
+
 /// Switches Nagle's algorithm off: with it, each event of a stream waits for the client's delayed acknowledgement.
 fn send_at_once(stream: &TcpStream) {
     if let Err(error) = stream.set_nodelay(true) {
@@ -207,7 +229,7 @@ async fn connection(
             request.extensions_mut().insert(peer);
         }
         async move {
-            match routes.oneshot(request).await {
+            match routes.oneshot(without_unused_body(request).await).await {
                 Ok(response) => Ok::<_, Infallible>(response.map(|body| Holding::body(body, running))),
                 Err(never) => match never {},
             }

@@ -20,13 +20,11 @@ use crate::domain::{ApiKey, ErrorCode, Principal, Scope};
 use crate::telemetry::metrics;
 
 use super::connections::Holding;
-use super::{PeerAddress, Shares, problem};
+use super::{PeerAddress, Shares, discard, problem};
 
 /// How often the credential of an open stream is checked.
 const RECHECK: Duration = Duration::from_secs(5);
-/// Bytes of a refused request's body that are read, and for how long.
-const MAX_UNREAD: usize = 256 * 1024;
-const UNREAD_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What happens to a request without a credential.
 #[derive(Debug, Clone)]
 pub enum Unauthenticated {
@@ -214,20 +212,9 @@ fn is_event_stream(response: &Response) -> bool {
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// A refusal once the request's body has been read, if it is short: what is left of it would cost the client its
-/// connection.
+/// A refusal once the request's body has been read.
 async fn after_body(request: Request, refusal: Response) -> Response {
-    let mut body = request.into_body().into_data_stream();
-    let reading = async {
-        let mut read = 0;
-        while let Some(Ok(bytes)) = body.next().await {
-            read += bytes.len();
-            if read > MAX_UNREAD {
-                return;
-            }
-        }
-    };
-    drop(tokio::time::timeout(UNREAD_TIMEOUT, reading).await);
+    discard(request.into_body()).await;
     refusal
 }
 

@@ -89,8 +89,11 @@ fn a_tree_of_any_depth_is_shown_in_levels_that_a_reader_can_take() {
         .await
         .unwrap();
     });
-    let mut reply = tree.server.send("GET", "/v1/conversations/c/tree", &[], b"");
-    let shown = reply.answer();
+    // A body that no one reads does not cost the client the end of its answer.
+    let mut shown = Value::Null;
+    for _ in 0..8 {
+        shown = tree.ask("GET", "tree", &[], &json!({})).answer();
+    }
     let tops = shown["tree"].as_array().unwrap();
     let mut seen = 0;
     for top in tops {
