@@ -57,6 +57,9 @@ enum Check {
     Verhoeff,
     DeSocial,
     CodiceFiscale,
+    Base58,
+    Bech32,
+    Mrz,
 }
 
 impl Check {
@@ -82,6 +85,9 @@ impl Check {
             Self::Verhoeff => confirm::verhoeff(text),
             Self::DeSocial => confirm::de_social(text),
             Self::CodiceFiscale => confirm::codice_fiscale(text),
+            Self::Base58 => confirm::base58check(text),
+            Self::Bech32 => confirm::bech32(text),
+            Self::Mrz => confirm::mrz(text),
         }
     }
 }

@@ -29,7 +29,7 @@ pub struct Rule {
     pub kind: Kind,
     /// One line for people: what it is and how it is verified.
     pub what: String,
-    /// Token patterns (a small part of regular expressions, see `Pattern`); empty for a detector.
+    /// Regular expressions of tokens at the start of a word, each with two literals or more first; empty for a detector.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patterns: Vec<String>,
     /// A further condition on a token.
@@ -68,6 +68,8 @@ pub enum Check {
     Shuffled,
     /// One of the rule's context words is within the 64 characters before it.
     Context,
+    /// It is one of the rule's identifiers.
+    Number,
 }
 
 /// A token that is recognised by its middle, its end or what is joined to it.
@@ -79,7 +81,9 @@ pub struct TokenForm {
     pub(super) place: Place,
     /// The minimum and maximum length of its word (or its run of base64).
     len: [usize; 2],
-    /// A fixed text at an offset in it, which is checked first.
+    /// Characters one of which is at an offset in it, and a fixed text at another: they are checked first.
+    #[serde(default)]
+    sign: Option<(usize, String)>,
     #[serde(default)]
     mark: Option<(usize, String)>,
     /// The character right before it, and a regular expression of the text before that; its group is part of the token.
@@ -122,7 +126,9 @@ impl TokenForm {
         let marked = |(at, mark): &(usize, String)| {
             here.get(*at..).is_some_and(|rest| rest.starts_with(mark.as_bytes()))
         };
-        if !self.mark.as_ref().is_none_or(marked) {
+        let signed =
+            |(at, signs): &(usize, String)| here.get(*at).is_some_and(|sign| signs.as_bytes().contains(sign));
+        if !self.sign.as_ref().is_none_or(signed) || !self.mark.as_ref().is_none_or(marked) {
             return None;
         }
         let mut from = begin;
@@ -145,12 +151,25 @@ pub struct LazyRegex {
     built: OnceLock<Regex>,
 }
 
+/// A regular expression over bytes that is part of the program.
+#[expect(clippy::expect_used, reason = "the text is part of the program; a test uses every pattern")]
+pub(super) fn regex(text: &str) -> Regex {
+    RegexBuilder::new(text).unicode(false).build().expect("a built-in pattern builds")
+}
+
+/// A regular expression over bytes, built on first use.
+macro_rules! pattern {
+    ($text:expr) => {{
+        static PATTERN: std::sync::LazyLock<regex::bytes::Regex> =
+            std::sync::LazyLock::new(|| $crate::guard::rule::regex($text));
+        &*PATTERN
+    }};
+}
+pub(super) use pattern;
+
 impl LazyRegex {
-    #[expect(clippy::expect_used, reason = "the text is part of the program; a test builds every pattern")]
     pub(super) fn get(&self) -> &Regex {
-        self.built.get_or_init(|| {
-            RegexBuilder::new(&self.text).unicode(false).build().expect("a built-in pattern builds")
-        })
+        self.built.get_or_init(|| regex(&self.text))
     }
 
     pub(super) fn as_str(&self) -> &str {
@@ -236,17 +255,17 @@ macro_rules! detectors {
 
 detectors! {
     address aws_secret basic_header bearer birth_date card card_labelled command_line_user cookie database_url
-    email es_nif eu_vat fi_hetu iban iban_labelled in_pan ipv4 ipv6 it_codice_fiscale jwt mac mx_curp passport
+    email es_nif eu_vat fi_hetu iban iban_labelled in_pan ipv4 ipv6 mac passport
     person password password_told phone_international phone_labelled phone_national pin ppsn ppsn_labelled
     prefixed_random private_key secret secret_near_vendor secret_near_word sg_nric ssn ssn_labelled
-    uk_driving_licence uk_nino url_credentials us_mbi wallet wallet_key wallet_labelled web_hook
+    uk_nino url_credentials us_mbi web_hook
 }
 
 /// All rules, compiled.
 pub(super) struct Rules {
     pub(super) list: Vec<Rule>,
     pub(super) detectors: Detectors,
-    tokens: Vec<(RuleId, Pattern)>,
+    tokens: Vec<Token>,
     /// By the first two bytes of a token: range of `tokens`.
     by_start: Vec<(u16, u16)>,
     /// By rule, its context words.
@@ -281,14 +300,12 @@ impl Rules {
         for (at, rule) in list.iter().enumerate() {
             let id = at as RuleId;
             by_id.insert(rule.id.clone(), id);
-            for pattern in &rule.patterns {
-                tokens.push((id, Pattern::parse(pattern).expect("a built-in pattern parses")));
-            }
+            tokens.extend(rule.patterns.iter().map(|pattern| Token::new(id, pattern)));
         }
-        tokens.sort_by_key(|(_, pattern)| pattern.start());
+        tokens.sort_by_key(Token::place);
         let mut by_start = vec![(0, 0); 1 << 14];
-        for (at, (_, pattern)) in tokens.iter().enumerate() {
-            let range: &mut (u16, u16) = &mut by_start[pattern.start()];
+        for (at, token) in tokens.iter().enumerate() {
+            let range: &mut (u16, u16) = &mut by_start[token.place()];
             if range.1 == 0 {
                 range.0 = at as u16;
             }
@@ -349,7 +366,7 @@ impl Rules {
     }
 
     /// The token rules whose pattern can begin with these two bytes.
-    pub(super) fn tokens(&self, first: u8, second: u8) -> &[(RuleId, Pattern)] {
+    pub(super) fn tokens(&self, first: u8, second: u8) -> &[Token] {
         if first >= 0x80 || second >= 0x80 {
             return &[];
         }
@@ -467,149 +484,40 @@ pub(super) fn is_glued(text: &[u8], start: usize) -> bool {
     left.is_ascii_alphabetic() && !(left.is_ascii_lowercase() && text[start].is_ascii_uppercase())
 }
 
-/// A token pattern: a small part of regular expressions that is matched in one pass without backtracking.
-///
-/// Literals, `\.` and the like, sets `[A-Za-z0-9_-]`, and `{n}`, `{n,m}`, `{n,}`, `?` after either. A repeat takes
-/// as much as it can. It begins with two literal characters, at the start of a word, and must end at the end of
-/// one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pattern {
-    atoms: Vec<Atom>,
+/// A token that is recognised by its beginning.
+pub(super) struct Token {
+    pub(super) rule: RuleId,
+    /// The literal text that it begins with.
+    begin: String,
+    form: LazyRegex,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Atom {
-    /// A bit for each ASCII character, in two halves.
-    set: [u64; 2],
-    min: u16,
-    max: u16,
-}
-
-/// The longest repeat: a longer token is cut there, and the rest is replaced with it.
-const MAX_REPEAT: u16 = 2048;
-
-impl Pattern {
-    fn parse(text: &str) -> Option<Self> {
-        let mut atoms: Vec<Atom> = Vec::new();
-        let mut chars = text.chars().peekable();
-        while let Some(c) = chars.next() {
-            let set = match c {
-                '[' => {
-                    let mut set = [0; 2];
-                    loop {
-                        let low = match chars.next()? {
-                            ']' => break,
-                            '\\' => chars.next()?,
-                            other => other,
-                        };
-                        let mut ahead = chars.clone();
-                        let high = match (ahead.next(), ahead.next()) {
-                            (Some('-'), Some(high)) if high != ']' => {
-                                chars = ahead;
-                                high
-                            }
-                            _ => low,
-                        };
-                        for code in low..=high {
-                            add(&mut set, code)?;
-                        }
-                    }
-                    set
-                }
-                '\\' => single(chars.next()?)?,
-                '?' => {
-                    atoms.last_mut()?.min = 0;
-                    continue;
-                }
-                '{' => {
-                    let body: String = chars.by_ref().take_while(|c| *c != '}').collect();
-                    let (min, max) = match body.split_once(',') {
-                        None => (body.parse().ok()?, body.parse().ok()?),
-                        Some((min, "")) => (min.parse().ok()?, MAX_REPEAT),
-                        Some((min, max)) => (min.parse().ok()?, max.parse().ok()?),
-                    };
-                    let last = atoms.last_mut()?;
-                    (last.min, last.max) = (min, max);
-                    continue;
-                }
-                other => single(other)?,
-            };
-            atoms.push(Atom { set, min: 1, max: 1 });
-        }
-        let literal = |atom: &Atom| {
-            atom.set[0].count_ones() + atom.set[1].count_ones() == 1 && atom.min == 1 && atom.max == 1
-        };
-        (atoms.len() > 2 && atoms[..2].iter().all(literal)).then_some(Self { atoms })
+impl Token {
+    fn new(rule: RuleId, pattern: &str) -> Self {
+        let len = pattern.find(['[', '(', '{', '?', '*', '+', '|']).unwrap_or(pattern.len());
+        let (begin, form) = (pattern[..len].replace('\\', ""), format!("^(?:{pattern})").into());
+        Self { rule, begin, form }
     }
 
-    fn start(&self) -> usize {
-        let code = |atom: &Atom| match atom.set {
-            [0, high] => 64 + high.trailing_zeros() as usize,
-            [low, _] => low.trailing_zeros() as usize,
-        };
-        code(&self.atoms[0]) << 7 | code(&self.atoms[1])
+    /// The place of its first two bytes in [`Rules::by_start`].
+    fn place(&self) -> usize {
+        self.begin.bytes().take(2).fold(0, |place, byte| place << 7 | usize::from(byte))
     }
 
-    /// The end of the match that begins at `from`, whose first two characters have been checked.
+    /// The end of the token that begins at `from`, which ends a word.
     pub(super) fn find(&self, text: &[u8], from: usize) -> Option<usize> {
-        let mut at = from + 2;
-        for atom in &self.atoms[2..] {
-            // The last required character is the likeliest to be missing.
-            if atom.min > 1 && !text.get(at + usize::from(atom.min) - 1).is_some_and(|byte| atom.takes(*byte))
-            {
-                return None;
-            }
-            let limit = text.len().min(at + usize::from(atom.max));
-            let start = at;
-            while at < limit && atom.takes(text[at]) {
-                at += 1;
-            }
-            if at - start < usize::from(atom.min) {
-                return None;
-            }
-        }
-        let ends = text.get(at).is_none_or(|next| !next.is_ascii_alphanumeric() && *next != b'_');
-        ends.then_some(at)
+        let here = Some(&text[from..]).filter(|here| here.starts_with(self.begin.as_bytes()))?;
+        let end = self.form.get().find(here)?.end();
+        let ends = here.get(end).is_none_or(|next| !next.is_ascii_alphanumeric() && *next != b'_');
+        ends.then_some(from + end)
     }
-}
-
-impl Atom {
-    fn takes(&self, byte: u8) -> bool {
-        byte < 0x80 && self.set[usize::from(byte >> 6)] >> (byte & 63) & 1 == 1
-    }
-}
-
-fn single(c: char) -> Option<[u64; 2]> {
-    let mut set = [0; 2];
-    add(&mut set, c)?;
-    Some(set)
-}
-
-fn add(set: &mut [u64; 2], c: char) -> Option<()> {
-    set.get_mut(c as usize / 64).map(|half| *half |= 1 << (c as u32 % 64))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn find(pattern: &str, text: &str) -> Option<usize> {
-        Pattern::parse(pattern).unwrap().find(text.as_bytes(), 0)
-    }
-
-    #[test]
-    fn a_pattern_is_sets_and_counts() {
-        assert_eq!(find("ghp_[A-Za-z0-9]{4}", "ghp_aZ09"), Some(8));
-        assert_eq!(find("ghp_[A-Za-z0-9]{4}", "ghp_aZ09x"), None);
-        assert_eq!(find("ghp_[A-Za-z0-9]{4}", "ghp_aZ0"), None);
-        assert_eq!(find(r"SG\.[\w-]{2,}", "SG.w-"), Some(5));
-        assert_eq!(find("ab-?[0-9]{1,3}", "ab12"), Some(4));
-        assert_eq!(find("ab-?[0-9]{1,3}", "ab-123 "), Some(6));
-        assert_eq!(find("ab[0-9]{2}", "ab12é"), Some(4));
-        for bad in ["a", "[ab]c[0-9]{3}", "ab{", "ab[0-"] {
-            assert!(Pattern::parse(bad).is_none(), "{bad}");
-        }
-    }
+    use regex_syntax::ParserBuilder;
+    use regex_syntax::hir::{Class, Hir, HirKind};
 
     #[test]
     fn every_rule_without_patterns_is_one_that_the_code_or_a_head_names() {
@@ -628,22 +536,60 @@ mod tests {
     }
 
     /// A text that matches the pattern, deterministic by seed; of maximum length if `long`.
-    fn sample(pattern: &Pattern, seed: usize, long: bool) -> String {
-        let mut at = seed;
-        let mut text = String::new();
-        for atom in &pattern.atoms {
-            let set: Vec<char> = (0..128u8)
-                .filter(|c| atom.set[usize::from(c >> 6)] >> (c & 63) & 1 == 1)
-                .map(char::from)
-                .collect();
-            let plain: Vec<char> = set.iter().copied().filter(char::is_ascii_alphanumeric).collect();
-            let set = if plain.is_empty() || seed % 2 == 1 { set } else { plain };
-            for _ in 0..if long { atom.max } else { atom.min } {
-                at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                text.push(set[(at >> 33) % set.len()]);
+    fn sample(pattern: &str, seed: usize, long: bool) -> String {
+        fn write(hir: &Hir, at: &mut usize, (odd, long): (bool, bool), out: &mut Vec<u8>) {
+            let mut next = |count: usize| {
+                *at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (*at >> 33) % count
+            };
+            match hir.kind() {
+                HirKind::Literal(text) => out.extend(&text.0),
+                HirKind::Class(Class::Bytes(class)) => {
+                    let set: Vec<u8> =
+                        class.ranges().iter().flat_map(|range| range.start()..=range.end()).collect();
+                    let plain: Vec<u8> = set.iter().copied().filter(u8::is_ascii_alphanumeric).collect();
+                    let set = if plain.is_empty() || odd { set } else { plain };
+                    out.push(set[next(set.len())]);
+                }
+                HirKind::Repetition(repeat) => {
+                    let most = repeat.max.unwrap_or(repeat.min + 1);
+                    for _ in 0..if long { most } else { repeat.min } {
+                        write(&repeat.sub, at, (odd, long), out);
+                    }
+                }
+                HirKind::Concat(parts) => parts.iter().for_each(|part| write(part, at, (odd, long), out)),
+                HirKind::Alternation(ways) => {
+                    let way = next(ways.len());
+                    write(&ways[way], at, (odd, long), out);
+                }
+                other => panic!("{other:?} is not sampled"),
             }
         }
-        text
+        let hir = ParserBuilder::new().unicode(false).utf8(false).build().parse(pattern).unwrap();
+        let mut out = Vec::new();
+        write(&hir, &mut seed.clone(), (seed % 2 == 1, long), &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn find(pattern: &str, text: &str) -> Option<usize> {
+        Token::new(0, pattern).find(text.as_bytes(), 0)
+    }
+
+    #[test]
+    fn a_token_ends_where_a_word_ends() {
+        assert_eq!(find("ghp_[A-Za-z0-9]{4}", "ghp_aZ09"), Some(8));
+        assert_eq!(find("ghp_[A-Za-z0-9]{4}", "ghp_aZ09x"), None);
+        assert_eq!(find("ab-?[0-9]{1,3}", "ab-123 "), Some(6));
+        assert_eq!(find("ab[0-9]{2}", "ab12é"), Some(4));
+    }
+
+    #[test]
+    fn every_token_begins_with_two_literals_or_more() {
+        for pattern in RULES.list.iter().flat_map(|rule| &rule.patterns) {
+            let begin = Token::new(0, pattern).begin;
+            assert!(begin.len() >= 2, "{pattern}");
+            assert!((0..4).all(|seed| sample(pattern, seed, false).starts_with(&begin)), "{pattern}");
+        }
     }
 
     #[test]
@@ -654,9 +600,8 @@ mod tests {
             let context =
                 if rule.check == Check::Context { format!("{} ", rule.context[0]) } else { String::new() };
             for text in &rule.patterns {
-                let pattern = Pattern::parse(text).unwrap();
                 let reached = (0..20).any(|seed| {
-                    let text = format!("{context}{}", sample(&pattern, seed, false));
+                    let text = format!("{context}{}", sample(text, seed, false));
                     let (_, report) = guard.text(&text, &mut crate::guard::Numbering::alone());
                     report.rules.contains_key(&rule.id)
                 });
@@ -672,15 +617,12 @@ mod tests {
     fn no_pattern_is_covered_by_another_of_its_rule() {
         let mut idle = Vec::new();
         for rule in &RULES.list {
-            let patterns: Vec<Pattern> =
-                rule.patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect();
-            for (at, pattern) in patterns.iter().enumerate() {
+            for (at, pattern) in rule.patterns.iter().enumerate() {
                 let covered = |text: &String| {
-                    patterns.iter().enumerate().any(|(other_at, other)| {
-                        other_at != at
-                            && other.start() == pattern.start()
-                            && other.find(text.as_bytes(), 0) == Some(text.len())
-                    })
+                    rule.patterns
+                        .iter()
+                        .enumerate()
+                        .any(|(other_at, other)| other_at != at && find(other, text) == Some(text.len()))
                 };
                 let mut texts = (0..20).map(|seed| sample(pattern, seed, seed % 4 > 1));
                 if texts.all(|text| covered(&text)) {

@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 
 use crate::guard::classes::{Block, alphanumeric_or, only};
-use crate::guard::confirm::{self, varied};
-use crate::guard::rule::{Check, Place, RuleId};
+use crate::guard::confirm::varied;
+use crate::guard::rule::{Check, Place, RuleId, pattern};
 use crate::guard::words::{EndingWord, Endings, Nearby, WORDS};
 
 /// This many base64 digits before a place mean that it is inside a run.
@@ -70,23 +70,7 @@ impl Scanner<'_> {
             return self.near_keyword(at, end);
         }
         let start = self.dotted_start(at).min(end);
-        if self.text[start..].starts_with(b"eyJ") && self.jwt(start) {
-            return;
-        }
-        if self.byte(end) == b'<' && start + 44 <= self.to && confirm::mrz(&self.text[start..start + 44]) {
-            return self.hit(self.ids.passport, start, start + 44);
-        }
-        let word = &self.text[start..end];
-        let mixed = word.iter().take(2).all(u8::is_ascii_alphabetic) && word.iter().any(u8::is_ascii_digit);
-        let states: &[_] = match word.len() {
-            16 if mixed => &[self.ids.it_codice_fiscale, self.ids.uk_driving_licence],
-            18 if mixed => &[self.ids.mx_curp],
-            _ => &[],
-        };
-        if let Some(rule) = states.iter().find(|rule| self.is_id(**rule, word)) {
-            return self.hit(*rule, start, end);
-        }
-        if !self.wallet(start, end) && !self.prefixed(start, end) {
+        if !self.prefixed(start, end) {
             self.near_keyword(start, end);
         }
     }
@@ -110,37 +94,6 @@ impl Scanner<'_> {
         let rest = || self.bits(start + 64, |block| block.run).trailing_ones() as usize;
         let end = start + if near < 64 || start + 64 >= self.to { near } else { 64 + rest() };
         self.is_line_of_base64(start, end).then_some(end)
-    }
-
-    /// Addresses and private keys of crypto currencies that have a checksum; Ethereum's only beside a word.
-    fn wallet(&mut self, start: usize, end: usize) -> bool {
-        let word = &self.text[start..end];
-        let is =
-            |prefix: &[u8]| word.len() > prefix.len() && word[..prefix.len()].eq_ignore_ascii_case(prefix);
-        let rule = match (word.first().copied().unwrap_or(0), word.len()) {
-            (b'0', 42) if word[1] == b'x' && word[2..].iter().all(u8::is_ascii_hexdigit) => {
-                let label = self.label(start, 40);
-                self.rules.has_context(self.ids.wallet_labelled, label).then_some(self.ids.wallet_labelled)
-            }
-            (_, 40..=110) if is(b"bc1") || is(b"tb1") || is(b"ltc1") || is(b"addr1") => {
-                confirm::bech32(word).then_some(self.ids.wallet)
-            }
-            (b'1' | b'3' | b'L' | b'M' | b'D' | b'T' | b'r' | b't' | b'X', 26..=36) => {
-                confirm::base58check(word)
-                    .and_then(|payload| (payload.len() <= 22).then_some(self.ids.wallet))
-            }
-            (b'5' | b'K' | b'L', 51 | 52) | (b'x' | b'y' | b'z', 111) => {
-                let private =
-                    |payload: &Vec<u8>| payload[0] == 0x80 || is(b"xprv") || is(b"yprv") || is(b"zprv");
-                confirm::base58check(word).filter(private).map(|_| self.ids.wallet_key)
-            }
-            _ => None,
-        };
-        if let Some(rule) = rule {
-            self.hit(rule, start, end);
-            self.words_done = end;
-        }
-        rule.is_some()
     }
 
     /// Random text that no name is joined to by `:` or `=`, with a context word close before it:
@@ -306,22 +259,7 @@ impl Scanner<'_> {
     /// Whether the text here is part of an address, a path, a version or a URN: `//host/x`, `pkg@x`, `a:b:x`,
     /// `?list=x`.
     fn is_part(&self, start: usize) -> bool {
-        if matches!(self.byte_before(start), b'/' | b'@' | b'#' | b'.' | b'\\') {
-            return true;
-        }
-        let before = self.before(start, 64);
-        let run =
-            before.iter().rev().take_while(|byte| !byte.is_ascii_whitespace() && **byte != b'"').count();
-        let run = &before[before.len() - run..];
-        let name = |byte: &&u8| byte.is_ascii_alphabetic();
-        match run.last() {
-            Some(b'=') => memchr::memmem::find(run, b"://").is_some(),
-            Some(b':') => {
-                let word = run[..run.len() - 1].iter().rev().take_while(name).count();
-                word > 0 && run[..run.len() - 1 - word].ends_with(b":")
-            }
-            _ => false,
-        }
+        pattern!(r#"(?:[/@#.\\]|://[^\s"]*=|:[A-Za-z]+:)$"#).is_match(self.before(start, 64))
     }
 
     /// The ends of words with a context word's ending in `len` (at most 64) bytes from a place on, as bits.
@@ -454,7 +392,7 @@ impl Scanner<'_> {
         let found =
             forms.filter(|(_, row)| (row.place == Place::Base64) == base64).find_map(|(rule, row)| {
                 let found = row.find(self.text, (start, at, end))?;
-                self.passes(*rule, row.check, at, end).then_some((*rule, found))
+                self.passes(*rule, row.check, at, found.1).then_some((*rule, found))
             });
         let Some((rule, (start, end))) = found else { return false };
         self.hit(rule, start, end);
@@ -499,13 +437,13 @@ impl Scanner<'_> {
 
     /// A token rule that matches at `start`.
     fn token(&mut self, start: usize) -> bool {
-        for (rule, pattern) in self.rules.tokens(self.byte(start), self.byte(start + 1)) {
-            let Some(end) = pattern.find(self.text, start) else { continue };
-            let fits = self.passes(*rule, self.rules.list[usize::from(*rule)].check, start, end);
-            if fits
+        for token in self.rules.tokens(self.byte(start), self.byte(start + 1)) {
+            let Some(end) = token.find(self.text, start) else { continue };
+            if self.passes(token.rule, self.rules.list[usize::from(token.rule)].check, start, end)
                 && !is_crossed_out(&self.text[start..end])
-                && self.propose(Candidate::new(*rule, start, end))
+                && self.propose(Candidate::new(token.rule, start, end))
             {
+                self.words_done = self.words_done.max(end);
                 return true;
             }
         }
@@ -520,6 +458,7 @@ impl Scanner<'_> {
             Check::Random => is_random(token) && !self.is_line_of_base64(start, end),
             Check::Shuffled => is_shuffled(token.rsplit(|byte| *byte == b'-').next().unwrap_or_default()),
             Check::Context => self.rules.has_context(rule, self.label(start, 64)),
+            Check::Number => self.is_id(rule, token),
         }
     }
 
@@ -543,32 +482,6 @@ impl Scanner<'_> {
         matches!(end - start, 60 | 64 | 72 | MAX_LINE)
             && self.byte_before(start) == b'\n'
             && self.byte(end) == b'\n'
-    }
-
-    /// `eyJ...` (a JSON object's beginning in base64url), a dot, and more.
-    fn jwt(&mut self, start: usize) -> bool {
-        let part = |from: usize| {
-            self.text[from..].iter().take_while(|byte| is_word(**byte) || **byte == b'=').count()
-        };
-        let head = part(start);
-        let mut end = start + head;
-        if head < 16 || self.byte(end) != b'.' {
-            return false;
-        }
-        let mut parts = 0;
-        while parts < 4 && self.byte(end) == b'.' {
-            let len = part(end + 1);
-            if len == 0 && parts != 0 {
-                break;
-            }
-            end += 1 + len;
-            parts += 1;
-        }
-        if end - start < head + 8 {
-            return false;
-        }
-        self.hit(self.ids.jwt, start, end);
-        true
     }
 }
 
