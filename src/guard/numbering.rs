@@ -234,14 +234,8 @@ fn normal_form(kind: Kind, value: &str) -> String {
 }
 
 fn parse_hex(text: &str) -> Option<[u8; 16]> {
-    let mut out = [0; 16];
-    if text.len() != 32 || !text.is_ascii() {
-        return None;
-    }
-    for (at, byte) in out.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(out)
+    let number = Some(text).filter(|text| text.len() == 32)?;
+    u128::from_str_radix(number, 16).ok().map(u128::to_be_bytes)
 }
 
 /// The key stays out of logs.

@@ -14,7 +14,7 @@ use regex_syntax::hir::literal::Extractor;
 use regex_syntax::hir::{Class, Hir, HirKind, Repetition};
 use serde::{Deserialize, Serialize};
 
-use super::rule::{RuleId, is_glued};
+use super::rule::{RuleId, is_glued, pattern};
 use super::scan::{Finding, behind_placeholder, near, next_placeholder};
 use super::{Guard, Kind, confirm};
 
@@ -340,24 +340,11 @@ fn window(
 
 /// The parts of a value that are replaced: the whole, or each part if it could be several JSON numbers.
 fn parts(value: &[u8]) -> Vec<(usize, usize)> {
-    let between = |byte: &u8| matches!(byte, b',' | b'[' | b']' | b'{' | b'}');
-    let plain = |byte: &u8| {
-        byte.is_ascii_digit()
-            || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E' | b' ' | b'\t')
-            || between(byte)
-    };
-    if !value.iter().any(between) || !value.iter().all(plain) {
+    if !pattern!(r"^[0-9+.eE \t-]*[,\[\]{}][0-9+.eE \t,\[\]{}-]*$").is_match(value) {
         return vec![(0, value.len())];
     }
-    let blank = |byte: &u8| byte.is_ascii_whitespace();
-    let mut at = 0;
-    let parts = value.split(between).filter_map(|part| {
-        let start = at + part.iter().take_while(|byte| blank(byte)).count();
-        let end = at + part.len() - part.iter().rev().take_while(|byte| blank(byte)).count();
-        at += part.len() + 1;
-        (start < end).then_some((start, end))
-    });
-    parts.collect()
+    let numbers = pattern!(r"[^ \t,\[\]{}](?:[^,\[\]{}]*[^ \t,\[\]{}])?").find_iter(value);
+    numbers.map(|number| (number.start(), number.end())).collect()
 }
 
 /// A rule's pattern as a table, and the literals that trigger it.

@@ -210,9 +210,8 @@ fn png<'a>(png: &'a [u8], mut see: impl FnMut(bool, &'a [u8])) -> Option<usize> 
     let mut rest = png.strip_prefix(SIGNATURE)?;
     see(true, SIGNATURE);
     loop {
-        let (length, _) = rest.split_first_chunk::<4>()?;
-        let total = 12usize.checked_add(u32::from_be_bytes(*length) as usize)?;
-        let (chunk, after) = rest.split_at_checked(total)?;
+        let length = u32::from_be_bytes(*rest.first_chunk()?) as usize;
+        let (chunk, after) = rest.split_at_checked(length.checked_add(12)?)?;
         let name = &chunk[4..8];
         see(PNG_KEEP.iter().any(|keep| name == *keep), chunk);
         if name == b"IEND" {

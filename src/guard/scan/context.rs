@@ -13,6 +13,7 @@ use super::placeholder::is_names;
 use super::token::{Shape, mixed_case, shape_of};
 use super::{Scanner, first_line};
 use crate::guard::classes::only;
+use crate::guard::rule::pattern;
 use crate::guard::words::{ContextWord, Name, WORDS};
 
 /// How far above a value its name may end and, with its first letters, begin: only punctuation and spaces are between.
@@ -203,12 +204,12 @@ impl Scanner<'_> {
     /// `Use x as the password`: the word begins at `at`.
     fn value_before(&mut self, at: usize) -> bool {
         let before = self.before(at, 48);
-        let value = [&b" as the "[..], b" as a ", b" as your ", b" as "]
-            .iter()
-            .find_map(|joint| before.strip_suffix(*joint));
-        let Some(value) = value else { return false };
-        let len = value.iter().rev().take_while(|byte| !byte.is_ascii_whitespace()).count();
-        let value = value[value.len() - len..].trim_ascii();
+        if !before.ends_with(b" ") {
+            return false;
+        }
+        let found = pattern!(r"(\S+) as (?:the |a |your )?$").captures(before);
+        let Some(value) = found.and_then(|found| found.get(1)) else { return false };
+        let value = value.as_bytes();
         let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
         let fits = value.len() >= 6 && classes(value) >= 2 && value.iter().any(u8::is_ascii_digit);
         let start = self.place_of(value);
@@ -220,46 +221,28 @@ impl Scanner<'_> {
 
     /// `<wsse:Password Type="PasswordText">x</wsse:Password>`: the word begins at `start` and ends before `at`.
     fn attributed(&mut self, start: usize, at: usize) -> bool {
-        let before = self.before(start, 12);
-        let opens = memchr::memrchr(b'<', before)
-            .is_some_and(|open| before[open + 1..].iter().all(|byte| super::is_word(*byte) || *byte == b':'));
         let tag = &self.text[at..self.to.min(at + 128)];
-        let close = memchr::memchr2(b'>', b'\n', tag).filter(|close| tag[*close] == b'>');
-        close.is_some_and(|close| opens && self.named_element(Name::Password, at + close + 1))
+        let opens = || pattern!(r"<[\w:-]*$").is_match(self.before(start, 12));
+        let close = memchr::memchr2(b'>', b'\n', tag).filter(|close| tag[*close] == b'>' && opens());
+        close.is_some_and(|close| self.named_element(Name::Password, at + close + 1))
     }
 
     /// Forms without `:` or `=`: `setPassword("x")`, `("DB_PASSWORD", "x")`, `secret "x"`,
     /// `<string name="api_secret">x</string>`, `("password").send_keys("x")`. `at` is after the name.
     fn unmarked(&mut self, kind: Name, at: usize) -> bool {
         let rest = &self.text[at..self.to.min(at + 64)];
-        let rest = rest.strip_prefix(b"]").unwrap_or(rest);
-        let blanks = |rest: &[u8]| rest.iter().take_while(|byte| **byte == b' ').count();
-        let literal = match rest {
+        match rest {
             [b'"' | b'\'', b'>', ..] => return self.named_element(kind, at + 2),
             [b'>', ..] if kind != Name::Password => return self.named_element(kind, at + 1),
-            [b'"' | b'\'', more @ ..] => {
-                let more = more.strip_prefix(b"]").unwrap_or(more);
-                let more = &more[blanks(more)..];
-                match more {
-                    [b',', more @ ..] => &more[blanks(more)..],
-                    [b')', b'.', more @ ..] | [b'"' | b'\'', b')', b'.', more @ ..] => {
-                        let call = more.iter().take_while(|byte| super::is_word(**byte)).count();
-                        more[call..].strip_prefix(b"(").unwrap_or_default()
-                    }
-                    _ => return false,
-                }
-            }
-            [b'(', more @ ..] => &more[blanks(more)..],
-            [b' ', more @ ..] if kind != Name::Password => &more[blanks(more)..],
-            _ => return false,
-        };
-        let Some(quote @ (b'"' | b'\'')) = literal.first().copied() else { return false };
-        let start = self.place_of(literal) + 1;
+            [b' ', ..] if kind == Name::Password => return false,
+            _ => {}
+        }
+        let opens = pattern!(r#"^\]?(?:["']\]? *(?:, *|["']?\)\.[\w-]*\()|\( *| +)["']"#);
+        let Some(start) = opens.find(rest).map(|opens| at + opens.end()) else { return false };
         let line = &self.text[start..self.to.min(start + MAX_VALUE)];
-        let Some(len) = memchr::memchr2(quote, b'\n', line).filter(|len| line[*len] == quote) else {
-            return false;
-        };
-        self.unmarked_value(kind, start, start + len)
+        let quote = self.byte(start - 1);
+        let len = memchr::memchr2(quote, b'\n', line).filter(|len| line[*len] == quote);
+        len.is_some_and(|len| self.unmarked_value(kind, start, start + len))
     }
 
     /// A value without a mark, which must look like one by itself.
@@ -287,41 +270,24 @@ impl Scanner<'_> {
     fn named_element(&mut self, kind: Name, from: usize) -> bool {
         let line = &self.text[from..self.to.min(from + 256)];
         // `<setting name="password"><value>x</value>`
-        let inner = match memchr::memchr2(b'>', b'\n', line) {
-            Some(close) if line.starts_with(b"<") && line[close] == b'>' && close < 16 => close + 1,
-            _ => 0,
-        };
-        let Some(len) = memchr::memchr2(b'<', b'\n', &line[inner..]) else { return false };
-        len > 0
-            && line[inner + len..].starts_with(b"</")
-            && self.unmarked_value(kind, from + inner, from + inner + len)
+        let found = pattern!(r"^(?:<[^>\n]{0,14}>)?([^<\n]+)</").captures(line);
+        let value = found.and_then(|found| found.get(1));
+        value.is_some_and(|value| self.unmarked_value(kind, from + value.start(), from + value.end()))
     }
 
     /// The password among the strings of a call: the second of two, the third of more. `at` is after the bracket.
     fn call(&mut self, at: usize) {
         let line = &self.text[at..self.to.min(at + 160)];
-        let (mut strings, mut found) = (0, None);
-        let mut from = 0;
-        while let Some(open) =
-            line[from..].iter().position(|byte| matches!(byte, b'"' | b'\'' | b')' | b'\n' | b'=' | b':'))
-        {
-            let (start, quote) = (from + open + 1, line[from + open]);
-            if !matches!(quote, b'"' | b'\'') {
-                break;
-            }
-            let Some(len) = memchr::memchr2(quote, b'\n', &line[start..]) else { return };
-            strings += 1;
-            if matches!(strings, 2 | 3) {
-                found = Some((at + start, at + start + len));
-            }
-            from = start + len + 1;
-            if strings == 3 || line[from - 1] == b'\n' {
-                break;
-            }
-        }
-        let Some((start, end)) = found else { return };
-        if !self.text[start..end].iter().all(u8::is_ascii_digit) {
-            self.value(Name::Password, false, start, end, true);
+        let line = &line[..memchr::memchr(b'\n', line).map_or(line.len(), |feed| feed + 1)];
+        // The last of them may be cut off at the end of the line.
+        let strings = pattern!(concat!(
+            r#"^[^"')\n=:]*(?:"[^"\n]*"|'[^'\n]*')[^"')\n=:]*(?:"([^"\n]*)["\n]|'([^'\n]*)['\n])"#,
+            r#"[^"')\n=:]*(?:"([^"\n]*)["\n]|'([^'\n]*)['\n]|[)\n=:]|$)"#
+        ));
+        let Some(found) = strings.captures(line) else { return };
+        let Some(value) = found.iter().skip(1).flatten().last() else { return };
+        if !value.as_bytes().iter().all(u8::is_ascii_digit) {
+            self.value(Name::Password, false, at + value.start(), at + value.end(), true);
         }
     }
 
@@ -335,12 +301,10 @@ impl Scanner<'_> {
                 .into_iter()
                 .for_each(|(from, to, _)| self.value(Name::Password, false, from, to, true));
         }
-        let len = memchr::memchr2(b'<', b'\n', &self.text[from..self.to.min(from + 256)]);
-        let Some(len) = len.filter(|len| opens && *len > 0 && self.text[from + len..].starts_with(b"</"))
-        else {
-            return;
-        };
-        self.value(Name::Password, false, from, from + len, true);
+        let found = pattern!(r"^[^<\n]+</").find(&self.text[from..self.to.min(from + 258)]);
+        if let Some(found) = found.filter(|_| opens) {
+            self.value(Name::Password, false, from, from + found.end() - 2, true);
+        }
     }
 }
 
@@ -413,22 +377,13 @@ static GAP_SIGNS: [bool; 256] = only(b" \t\r\n:=|>\"'`*+-");
 /// comes before that, as after a name.
 #[inline]
 fn gap_below(rest: &[u8]) -> Option<(usize, bool)> {
-    let gap = rest.iter().take_while(|byte| GAP_SIGNS[usize::from(**byte)]).count();
-    let first = memchr::memchr(b'\n', &rest[..gap])?;
-    let last = memchr::memrchr(b'\n', &rest[..gap])? + 1;
+    memchr::memchr(b'\n', rest)?;
+    // The bar and the quote after the last feed belong to the value.
+    let gap = pattern!(r#"^[ \t\r:=|>"'`*+-]*\n(?:[ \t\r\n:=|>"'`*+-]*\n)?[ \t]*(?:\|[ \t]*)?["'`]?"#);
+    let gap = gap.find(rest)?.as_bytes();
+    let marked = first_line(gap).iter().any(|byte| matches!(byte, b':' | b'=' | b'>'));
     // A mask is left of the value.
-    if memchr::memmem::find(&rest[..last], b"***").is_some() {
-        return None;
-    }
-    // The part that belongs to the value: punctuation after the spaces, a bar and a quote.
-    let blanks = |from: usize| rest[from..gap].iter().take_while(|b| matches!(**b, b' ' | b'\t')).count();
-    let mut start = last + blanks(last);
-    if rest[..gap].get(start) == Some(&b'|') {
-        start += 1 + blanks(start + 1);
-    }
-    start += usize::from(matches!(rest[..gap].get(start), Some(b'"' | b'\'' | b'`')));
-    let marked = rest[..first].iter().any(|byte| matches!(byte, b':' | b'=' | b'>'));
-    Some((start, marked))
+    memchr::memmem::find(gap, b"***").is_none().then_some((gap.len(), marked))
 }
 
 /// Whether the text below a name refers to a value: `process.env.E2E_PASSWORD!;`, `&self.password1;`, an anchor of

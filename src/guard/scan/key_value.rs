@@ -11,6 +11,7 @@ use super::placeholder::{is_empty_word, shell_default, trimmed};
 use super::token::{Shape, mixed_case, shape_of};
 use super::{LEFT, Scanner, first_line, is_word};
 use crate::guard::classes::only;
+use crate::guard::rule::pattern;
 use crate::guard::words::{Name, Phrase, WORDS, ends};
 
 /// The longest name and value that are examined.
@@ -262,13 +263,10 @@ impl Scanner<'_> {
 
     /// The literal after `||`, `??`, `or` and `?:` on the same line.
     fn fallback(&mut self, at: usize) -> Option<(usize, usize, bool)> {
-        let line = first_line(&self.text[at..self.to.min(at + 96)]);
-        let joints: [&[u8]; 4] = [b" || ", b" ?? ", b" or ", b" ?: "];
+        let rest = &self.text[at..self.to.min(at + 96)];
         // Each comes after a name or a call.
-        let blank = memchr::memchr(b' ', line)?;
-        let joint = joints.iter().find(|joint| line[blank..].starts_with(joint))?;
-        let from = at + blank + joint.len();
-        if matches!(self.byte(from), b'"' | b'\'') { self.value_after(from) } else { None }
+        let found = pattern!(r#"^[^ \n]* (?:\|\||\?\?|or|\?:) ["']"#).find(rest)?;
+        self.value_after(at + found.end() - 1)
     }
 
     /// `Environment=SMTP_PASSWORD=x`, `--from-literal=password=x`: a setting that is the value of another.
@@ -282,25 +280,12 @@ impl Scanner<'_> {
 
     /// The kind from a name beside `value`: `key="ServicePassword" value="x"`, `- name: DB_PASSWORD` and `value: x` below.
     fn kind_beside(&self, at: usize) -> Name {
-        let floor = at.saturating_sub(LEFT);
-        let back = |end: usize, test: fn(u8) -> bool| {
-            let before = self.before(end, 64.min(end.saturating_sub(floor)));
-            end - before.iter().rev().take_while(|byte| test(**byte)).count()
-        };
-        let blank = |byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b'"' | b'\'' | b'\\' | b',' | b'-');
-        let quote = |byte| matches!(byte, b' ' | b'"' | b'\'' | b'\\');
-        let word = |byte| is_word(byte) || byte == b'.';
-        let end = back(at, blank);
-        let start = back(end, word);
-        let mark = back(start, quote);
-        if start == end || !matches!(self.byte_before(mark), b':' | b'=') {
-            return Name::Other;
-        }
-        let label_end = back(mark - 1, quote);
-        let label = &self.text[back(label_end, word)..label_end];
-        let names: [&[u8]; 5] = [b"key", b"name", b"id", b"variable", b"field"];
-        let named = names.iter().any(|name| label.eq_ignore_ascii_case(name));
-        if named { self.names.kind(&self.text[start..end]) } else { Name::Other }
+        let beside = pattern!(
+            r#"(?i)(?:^|[^\w.-])(?:key|name|id|variable|field)[ "'\\]*[:=][ "'\\]*([\w.-]+)[\s"'\\,-]*$"#
+        );
+        let found = beside.captures(self.before(at, LEFT));
+        let name = found.and_then(|found| found.get(1));
+        name.map_or(Name::Other, |name| self.names.kind(name.as_bytes()))
     }
 
     /// The kind from a name's last word and the words before it: `mot de passe`, `clé API`.
@@ -327,16 +312,9 @@ impl Scanner<'_> {
     /// `auth=("user", "password")`, as HTTP libraries take it.
     fn pair_of_strings(&mut self, at: usize) {
         let line = first_line(&self.text[at + 1..self.to.min(at + 160)]);
-        let Some(rest) = line.trim_ascii_start().strip_prefix(b"(") else { return };
-        let mut strings = rest.splitn(5, |byte| matches!(byte, b'"' | b'\''));
-        let (Some(b""), Some(_), Some(comma), Some(value), Some(_)) =
-            (strings.next(), strings.next(), strings.next(), strings.next(), strings.next())
-        else {
-            return;
-        };
-        if comma.trim_ascii() == b"," && !value.is_empty() {
-            let start = self.place_of(value);
-            self.value(Name::Password, false, start, start + value.len(), true);
+        let pair = pattern!(r#"^\s*\(["'][^"']*["']\s*,\s*["']([^"']+)["']"#).captures(line);
+        if let Some(value) = pair.and_then(|pair| pair.get(1)) {
+            self.value(Name::Password, false, at + 1 + value.start(), at + 1 + value.end(), true);
         }
     }
 
@@ -392,47 +370,18 @@ impl Scanner<'_> {
 
     /// The start of the value after a mark: past spaces, a tag and a string prefix.
     fn value_start(&self, at: usize) -> usize {
-        let mut start = at;
-        while matches!(self.byte(start), b':' | b'=' | b'>' | b'~') {
-            start += 1;
-        }
-        let blank =
-            self.text[start..].iter().take(64).take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
-        start += blank;
+        let rest = &self.text[at..self.to.min(at + 128)];
         // `**Password:** x`, `<b>Password:</b> x`
-        let closing = [&b"** "[..], b"__ ", b"</b> ", b"</strong> ", b"</label> ", b"</span> "];
-        if let Some(mark) = closing.iter().find(|mark| self.text[start..].starts_with(mark)) {
-            start += mark.len();
-        }
+        let mark = pattern!(r"^[:=>~]*[ \t]{0,64}(?:\*\* |__ |</(?:b|strong|label|span)> )?").find(rest);
+        let mut start = mark.map_or(0, |mark| mark.end());
         // A YAML anchor or tag: `&pw x`, `!!str x`.
-        if matches!(self.byte(start), b'&' | b'!') {
-            let word = self.text[start + 1..]
-                .iter()
-                .take(24)
-                .take_while(|byte| is_word(**byte) || **byte == b'!')
-                .count();
-            if word > 0
-                && self.byte(start + 1 + word) == b' '
-                && !self.byte(start + 2 + word).is_ascii_whitespace()
-            {
-                start += 2 + word;
-            }
+        if matches!(rest.get(start), Some(b'&' | b'!')) {
+            let tag = pattern!(r"^[&!][\w!-]{1,24} \S").find(&rest[start..]);
+            start += tag.map_or(0, |tag| tag.end() - 1);
         }
-        // An Erlang binary.
-        if self.text[start..].starts_with(b"<<\"") {
-            start += 2;
-        }
-        // String prefixes of Python, C# and Go, and an escaped quote.
-        let quote = |at: usize| matches!(self.byte(at), b'"' | b'\'');
-        let slashes = self.slashes(start);
-        if slashes > 0 && quote(start + slashes) {
-            start += slashes;
-        } else if matches!(self.byte(start), b'f' | b'b' | b'r' | b'u') && quote(start + 1)
-            || matches!(self.byte(start), b'@' | b'$') && self.byte(start + 1) == b'"'
-        {
-            start += 1;
-        }
-        start
+        // An Erlang binary, an escaped quote, a string prefix of Python, C# or Go.
+        let prefix = pattern!(r#"^(?:<<"|\\{1,15}["']|[fbru]["']|[@$]")"#).find(&rest[start..]);
+        at + start + prefix.map_or(0, |prefix| prefix.end() - 1)
     }
 
     /// How many backslashes begin at a place.
@@ -631,17 +580,13 @@ impl Scanner<'_> {
         let line_end = start + len.unwrap_or(self.to - start);
         let line = &self.text[start..line_end.max(end)];
         self.cookies_done = start + line.len();
-        let mut at = start;
-        for part in line.split(|byte| *byte == b';') {
-            if let Some(mark) = memchr::memchr(b'=', part) {
-                let value = &part[mark + 1..];
-                let random = matches!(shape_of(value), Shape::Random | Shape::Hex | Shape::Uuid)
-                    && !is_natural_language(value);
-                if value.len() >= 16 && random {
-                    self.hit(self.ids.cookie, at + mark + 1, at + part.len());
-                }
+        for found in pattern!(r"=([^;]{16,})").captures_iter(line) {
+            let Some(value) = found.get(1) else { continue };
+            let shape = shape_of(value.as_bytes());
+            let random = matches!(shape, Shape::Random | Shape::Hex | Shape::Uuid);
+            if random && !is_natural_language(value.as_bytes()) {
+                self.hit(self.ids.cookie, start + value.start(), start + value.end());
             }
-            at += part.len() + 1;
         }
     }
 
@@ -661,29 +606,20 @@ impl Scanner<'_> {
     /// The value of a field for a person's name or a postal address, if it has the form of one.
     fn personal_value(&mut self, kind: Name, start: usize, end: usize) {
         let value = self.text[start..end].trim_ascii_end();
-        let words = || value.split(|byte| matches!(byte, b' ' | b',')).filter(|word| !word.is_empty());
-        let letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte >= 0x80;
-        let capital = |word: &[u8]| word[0].is_ascii_uppercase() || word[0] >= 0x80;
-        let person = || {
-            words().all(|word| word.iter().all(|byte| letter(byte) || matches!(byte, b'\'' | b'-' | b'.')))
-                && words().any(capital)
-                && words().count() <= 5
-        };
-        let address = || {
-            let short_number = |word: &[u8]| {
-                word[0].is_ascii_digit() && word.iter().filter(|b| b.is_ascii_digit()).count() <= 5
-            };
-            words().count() >= 2
-                && words().any(short_number)
-                && words().any(|word| capital(word) && word.iter().filter(|byte| letter(byte)).count() >= 3)
-                && !value.contains(&b'@')
-        };
+        let capital = || pattern!(r"(?:^|[ ,])[A-Z\x80-\xff]").is_match(value);
+        let words = || pattern!(r"^(?:[ ,]*[A-Za-z\x80-\xff'.-]+){1,5}[ ,]*$").is_match(value);
+        // A house's number, and the name of a street or a town.
+        let number =
+            || pattern!(r"(?:^|[ ,])[0-9](?:[^0-9 ,]*[0-9]){0,4}[^0-9 ,]*(?:[ ,]|$)").is_match(value);
+        let place = || pattern!(r"(?:^|[ ,])[A-Z\x80-\xff](?:[^ ,]*?[A-Za-z\x80-\xff]){2}").is_match(value);
         let rule = match kind {
-            Name::Person if (2..=64).contains(&value.len()) && person() => self.ids.person,
-            Name::Address if (6..=96).contains(&value.len()) && address() => self.ids.address,
+            Name::Person if (2..=64).contains(&value.len()) && words() && capital() => self.ids.person,
+            Name::Address if (6..=96).contains(&value.len()) && number() && place() => self.ids.address,
             _ => return,
         };
-        self.hit(rule, start, start + value.len());
+        if kind == Name::Person || !value.contains(&b'@') {
+            self.hit(rule, start, start + value.len());
+        }
     }
 
     /// A national identifier with letters, by its check character or its form.
@@ -698,20 +634,6 @@ impl Scanner<'_> {
         if let Some(rule) = rules.into_iter().find(|rule| self.is_id(*rule, text)) {
             self.hit(rule, start, end);
         }
-    }
-
-    /// The end of `QQ 123456C` and `QQ 123456 C`; whole or in pairs it needs no context word.
-    fn nino_in_parts(&self, start: usize) -> Option<usize> {
-        let text = &self.text[start..self.to.min(start + 11)];
-        let gap = usize::from(text.get(9) == Some(&b' '));
-        if text.get(2) != Some(&b' ') || is_word(self.byte(start + 10 + gap)) {
-            return None;
-        }
-        let mut number = [0; 9];
-        number[..2].copy_from_slice(&text[..2]);
-        number[2..8].copy_from_slice(text.get(3..9)?);
-        number[8] = *text.get(9 + gap)?;
-        self.is_id(self.ids.uk_nino, &number).then_some(start + 10 + gap)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Scanner;
 use super::flag::is_address;
 use crate::guard::classes::alphanumeric_or;
+use crate::guard::rule::pattern;
 
 /// The longest local part (RFC 5321 section 4.5.3.1).
 const MAX_LOCAL: usize = 64;
@@ -48,15 +49,11 @@ impl Scanner<'_> {
     /// `"john..doe"@example.org`: the second quote comes before `at`.
     #[inline(never)]
     fn quoted_local_part(&self, at: usize) -> Option<usize> {
-        let back = self.before(at - 1, MAX_LOCAL);
-        let open = memchr::memrchr2(b'"', b'\n', back).filter(|open| back[*open] == b'"')?;
-        let start = at - 1 - back.len() + open;
-        let inside = &back[open + 1..];
+        let back = self.before(at, MAX_LOCAL + 1);
         // Other text between two strings of a program: `"", x="@example.org"`.
-        let ends = [inside.first(), inside.last()];
-        let word = ends.iter().all(|end| end.is_some_and(u8::is_ascii_alphanumeric))
-            && inside.iter().all(|byte| is_local(*byte) || matches!(byte, b' ' | b'!' | b'#' | b'@'));
-        (word && !is_local(self.byte_before(start))).then_some(start)
+        let quoted = pattern!(r#""[A-Za-z0-9](?:[A-Za-z0-9._%+' !#@-]*[A-Za-z0-9])?"$"#).find(back)?;
+        let start = at - quoted.len();
+        (!is_local(self.byte_before(start))).then_some(start)
     }
 
     /// The start of a local part with non-ASCII letters. In scripts without spaces between words it has only those,

@@ -4,7 +4,7 @@ use super::excuse::{Candidate, Evidence};
 use super::{LEFT, Scanner, first_line, last_line};
 use crate::guard::confirm::{self, CardRange, is_card};
 use crate::guard::heads;
-use crate::guard::rule::{LONGEST_NUMBER, RuleId};
+use crate::guard::rule::{LONGEST_NUMBER, RuleId, pattern};
 use crate::guard::words::{Set, WORDS};
 
 /// How many groups of digits are examined together. A longer chain (a row of numbers) is processed in steps.
@@ -142,7 +142,7 @@ impl Scanner<'_> {
             taken = self.ipv4(groups, index);
         }
         if taken == 0 && here.len == 2 {
-            taken = self.spaced_nino(groups, index);
+            taken = self.spaced_nino(here);
         }
         if taken == 0 && matches!(here.len, 1 | 2 | 4) {
             taken = self.date(groups, index);
@@ -217,54 +217,38 @@ impl Scanner<'_> {
 
     /// Seven digits and one or two letters: PPSN. Eight and one, beside a word for it: a Spanish NIF.
     fn letter_behind(&mut self, group: Group) -> bool {
-        let blank = usize::from(group.len == 7 && self.byte(group.end()) == b' ');
-        let letters = self.text[self.to.min(group.end() + blank)..]
-            .iter()
-            .take(3)
-            .take_while(|b| b.is_ascii_alphabetic())
-            .count();
-        let end = group.end() + blank + letters;
-        if blank > 0 {
-            return self.parted((self.ids.ppsn, self.ids.ppsn_labelled), group, end, 24);
-        }
-        if group.len == 8 && self.byte(group.end()) == b'-' {
-            return self.parted((self.ids.es_nif, self.ids.es_nif), group, group.end() + 2, FAR_LABEL);
-        }
-        // `form11_3632383U_2024.pdf`
-        let within = self.byte(end) == b'_' && self.byte(end - 1).is_ascii_uppercase();
-        if !(1..=2).contains(&letters) || is_word_byte(self.byte(end)) && !within {
+        let parted = matches!(self.byte(group.end()), b' ' | b'-');
+        if !self.byte(group.end() + usize::from(parted)).is_ascii_alphabetic() {
             return false;
         }
-        let text = &self.text[group.start..end];
-        // The first part of a UUID may have the form by chance.
-        let goes_on = self.byte(end) == b'-' && is_word_byte(self.byte(end + 1));
+        let (rest, ids) = (&self.text[group.start..self.to.min(group.start + 12)], self.ids);
+        let Some(found) = pattern!(r"^(?:[0-9]{7} ?|[0-9]{8}-?)[A-Za-z]{1,2}").find(rest) else {
+            return false;
+        };
+        let (len, end) = (found.len(), group.start + found.end());
+        // `form11_3632383U_2024.pdf`
+        let within = self.byte(end) == b'_' && self.byte(end - 1).is_ascii_uppercase() && !parted;
+        if is_word_byte(self.byte(end)) && !within {
+            return false;
+        }
+        let text = [&rest[..group.len], &rest[group.len + usize::from(parted)..len]].concat();
+        // The first part of a UUID may have the form by chance, and eight hexadecimal digits are more often an identifier
+        // or a short hash.
+        let chance =
+            self.byte(end) == b'-' && is_word_byte(self.byte(end + 1)) || matches!(text[7..], [b'a'..=b'f']);
+        let is_id = |rule| self.is_id(rule, &text);
+        let labelled = |rule, len| self.labelled(rule, group.start, len);
         let rule = match group.len {
-            // Eight hexadecimal digits are more often an identifier or a short hash.
-            7 if !goes_on && !matches!(text[7..], [b'a'..=b'f']) && self.is_id(self.ids.ppsn, text) => {
-                self.ids.ppsn
-            }
-            7 if letters == 1 && self.labelled(self.ids.ppsn_labelled, group.start, 24) => {
-                self.ids.ppsn_labelled
-            }
-            8 if self.is_id(self.ids.es_nif, text)
-                && self.labelled(self.ids.es_nif, group.start, FAR_LABEL) =>
+            7 if !parted && !chance && is_id(ids.ppsn) => ids.ppsn,
+            7 if (if parted { is_id(ids.ppsn) } else { text.len() == 8 })
+                && labelled(ids.ppsn_labelled, 24) =>
             {
-                self.ids.es_nif
+                ids.ppsn_labelled
             }
+            8 if is_id(ids.es_nif) && labelled(ids.es_nif, FAR_LABEL) => ids.es_nif,
             _ => return false,
         };
         self.finds(rule, group.start, end)
-    }
-
-    /// `1234567 TW`, `12345678-Z`: digits, a separator and letters, with a word for it within `len` bytes.
-    fn parted(&mut self, (id, labelled): (RuleId, RuleId), group: Group, end: usize, len: usize) -> bool {
-        if end > self.to || is_word_byte(self.byte(end)) {
-            return false;
-        }
-        let text = [&self.text[group.start..group.end()], &self.text[group.end() + 1..end]].concat();
-        self.is_id(id, &text)
-            && self.labelled(labelled, group.start, len)
-            && self.finds(labelled, group.start, end)
     }
 
     /// A letter and seven or eight digits beside a word for it: a foreigner's number in Spain, a passport, an
@@ -338,33 +322,18 @@ impl Scanner<'_> {
     }
 
     /// `T 020 7946 0958 | M 07700 900123`, as signatures have it: one capital, and a zero before.
+    #[inline(never)]
     fn is_signed(&self, at: usize) -> bool {
-        let before = self.before(at, 8);
-        let text = before.trim_ascii_end();
-        let blank = before.len() - text.len();
-        let text = text.strip_suffix(b":").or_else(|| text.strip_suffix(b".")).unwrap_or(text);
-        let Some((b'T' | b'M' | b'F' | b'P', text)) = text.split_last() else { return false };
-        let outside = text.iter().rev().find(|byte| **byte != b' ');
-        blank == 1 && self.byte(at) == b'0' && matches!(outside, None | Some(b'\n' | b'|'))
+        self.byte(at) == b'0' && pattern!(r"(?:^|[\n|]) *[TMFP][:.]?\s$").is_match(self.before(at, 8))
     }
 
     /// Dates take their groups, so that no other kind is tried on them; a date of birth is found by its label.
     fn date(&mut self, groups: &[Group], index: usize) -> usize {
-        let Some([a, b, c]) = groups.get(index..index + 3) else { return 0 };
-        let joint = self.byte(a.end());
-        if !matches!(joint, b'-' | b'/' | b'.')
-            || b.start != a.end() + 1
-            || c.start != b.end() + 1
-            || self.byte(b.end()) != joint
-        {
-            return 0;
-        }
+        let Some(three @ [a, b, c]) = groups.get(index..index + 3) else { return 0 };
+        let Some(joint @ (b'-' | b'/' | b'.')) = self.joint(three) else { return 0 };
         // `06.12.34.56.78` continues: a French telephone number.
-        if joint == b'.'
-            && groups
-                .get(index + 3)
-                .is_some_and(|d| d.len == 2 && d.start == c.end() + 1 && self.byte(c.end()) == b'.')
-        {
+        let four = groups.get(index..index + 4).filter(|four| joint == b'.' && four[3].len == 2);
+        if four.is_some_and(|four| self.joint(four).is_some()) {
             return 0;
         }
         let value = |group: &Group| self.digits_value(*group);
@@ -446,17 +415,16 @@ impl Scanner<'_> {
             let named = rules.into_iter().flatten().find(|rule| self.names(*rule, here.start, FAR_LABEL));
             return usize::from(named.is_some_and(|rule| self.finds(rule, here.start, here.end())));
         }
-        let Some([a, b, c]) = groups.get(index..index + 3) else { return 0 };
+        let Some(three @ [a, b, c]) = groups.get(index..index + 3) else { return 0 };
         if (a.len, b.len, c.len) != (3, 2, 4)
             || is_word_byte(self.byte(c.end()))
             || self.byte_before(a.start) == b'-' && !self.names(self.ids.ssn_labelled, a.start, FAR_LABEL)
         {
             return 0;
         }
-        let joint = self.byte(a.end());
-        let even = b.start == a.end() + 1 && c.start == b.end() + 1 && self.byte(b.end()) == joint;
-        let values = (self.digits_value(*a), self.digits_value(*b), self.digits_value(*c));
-        if !even || !confirm::ssn(values.0, values.1, values.2) || self.byte(c.end()) == b'-' {
+        let Some(joint) = self.joint(three) else { return 0 };
+        let [area, group, serial] = [a, b, c].map(|group| self.digits_value(*group));
+        if !confirm::ssn(area, group, serial) || self.byte(c.end()) == b'-' {
             return 0;
         }
         let alone = groups.len() == 3;
@@ -593,18 +561,11 @@ impl Scanner<'_> {
 
     /// Whether a country code comes after `00` (ITU-T E.164).
     fn is_country(&self, here: Group) -> bool {
-        let code = self.digits_value(here);
-        match here.len - 2 {
-            1 => matches!(code, 1 | 7),
-            2 => matches!(
-                code,
-                20 | 27 | 30..=34 | 36 | 39..=41 | 43..=49 | 51..=58 | 60..=66 | 81 | 82 | 84 | 86 | 90..=95 | 98
-            ),
-            _ => matches!(
-                code / 10,
-                21..=26 | 29 | 35 | 37 | 38 | 42 | 50 | 59 | 67..=69 | 80 | 85 | 87 | 88 | 96 | 97 | 99
-            ),
-        }
+        let codes = pattern!(concat!(
+            "^00(?:[17]|2[07]|3[0-469]|4[013-9]|5[1-8]|6[0-6]|8[1246]|9[0-58]",
+            "|(?:2[1-69]|3[578]|42|5[09]|6[7-9]|8[0578]|9[679])[0-9])$"
+        ));
+        codes.is_match(&self.text[here.start..here.end()])
     }
 
     /// The forms in which countries print their own numbers, one after the other. Returns how many groups.
@@ -689,22 +650,12 @@ impl Scanner<'_> {
     }
 
     /// `x12`, `ext. 12` after a number.
+    #[inline(never)]
     fn extension(&self, end: usize) -> usize {
         let rest = &self.text[end..self.to.min(end + 16)];
-        let blank = rest.iter().take_while(|byte| **byte == b' ').count();
-        let word: usize = [&b"extension"[..], b"ext.", b"ext", b"x", b"#"]
-            .iter()
-            .find(|word| {
-                rest[blank..].len() > word.len() && rest[blank..][..word.len()].eq_ignore_ascii_case(word)
-            })
-            .map_or(0, |word| word.len());
-        if word == 0 {
-            return end;
-        }
-        let tail = &rest[blank + word..];
-        let gap = tail.iter().take_while(|byte| **byte == b' ').count();
-        let digits = tail[gap..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        if (1..=6).contains(&digits) { end + blank + word + gap + digits } else { end }
+        let found = pattern!(r"(?i)^ *(?:extension|ext\.?|x|#) *[0-9]{1,6}(?:[^0-9]|$)").find(rest);
+        found
+            .map_or(end, |found| end + found.as_bytes().iter().rposition(u8::is_ascii_digit).unwrap_or(0) + 1)
     }
 
     /// A card number in one group or in the groups that networks print.
@@ -734,7 +685,8 @@ impl Scanner<'_> {
                 continue;
             }
             let (start, end) = (taken[0].start, taken[form.len() - 1].end());
-            if is_word_byte(self.byte(end)) || !self.same_joint(taken) {
+            let joined = form.len() == 1 || matches!(self.joint(taken), Some(b' ' | b'-'));
+            if is_word_byte(self.byte(end)) || !joined {
                 continue;
             }
             let (mut digits, mut len) = ([0u8; 32], 0);
@@ -789,18 +741,17 @@ impl Scanner<'_> {
     }
 
     fn ipv4(&mut self, groups: &[Group], index: usize) -> usize {
-        let rest = &groups[index..];
-        if rest.len() < 4 || self.byte(rest[0].end()) != b'.' || rest[..4].iter().any(|group| group.len > 3) {
+        let Some(four) = groups.get(index..index + 4) else { return 0 };
+        if self.byte(four[0].end()) != b'.' || four.iter().any(|group| group.len > 3) {
             return 0;
         }
         let octet = |group: &Group| {
             self.digits_value(*group) <= 255 && (group.len == 1 || self.text[group.start] != b'0')
         };
-        let dotted = |pair: &[Group]| pair[1].start == pair[0].end() + 1 && self.byte(pair[0].end()) == b'.';
-        if !rest[..4].windows(2).all(dotted) || !rest[..4].iter().all(octet) {
+        if self.joint(four).is_none() || !four.iter().all(octet) {
             return 0;
         }
-        let (start, end) = (rest[0].start, rest[3].end());
+        let (start, end) = (four[0].start, four[3].end());
         let (before, after) = (self.byte_before(start), self.byte(end));
         let more = after == b'.' && self.byte(end + 1).is_ascii_digit();
         let version = after == b'-' && self.byte(end + 1).is_ascii_alphabetic() || is_word_byte(after);
@@ -812,12 +763,11 @@ impl Scanner<'_> {
         4
     }
 
-    /// Whether all groups are joined by the same single character, a space or a dash.
-    fn same_joint(&self, groups: &[Group]) -> bool {
-        let mut joints =
-            groups.windows(2).map(|pair| (pair[1].start - pair[0].end(), self.byte(pair[0].end())));
-        let Some(first) = joints.next() else { return true };
-        first.0 == 1 && matches!(first.1, b' ' | b'-') && joints.all(|joint| joint == first)
+    /// The single character that joins each of some groups to the next.
+    fn joint(&self, groups: &[Group]) -> Option<u8> {
+        let joint = self.byte(groups[0].end());
+        let joined = |pair: &[Group]| pair[1].start == pair[0].end() + 1 && self.byte(pair[0].end()) == joint;
+        groups.windows(2).all(joined).then_some(joint)
     }
 
     /// Two letters and two digits at the start of a word: IBAN, UK national insurance number, VAT number, MRZ.
@@ -888,30 +838,27 @@ impl Scanner<'_> {
         found
     }
 
-    /// `QQ 12 34 56 C`: three pairs of digits between two letters and one.
-    fn spaced_nino(&mut self, groups: &[Group], index: usize) -> usize {
-        let Some(pairs @ [a, _, c]) = groups.get(index..index + 3) else { return 0 };
-        let joint = self.byte(a.end());
-        if a.start < 3
-            || !self.text[a.start - 2].is_ascii_alphabetic()
-            || self.text[a.start - 1] != joint
-            || pairs.iter().any(|group| group.len != 2)
-            || !self.same_joint(pairs)
-            || self.byte(c.end()) != joint
-            || is_word_byte(self.byte(c.end() + 2))
-        {
+    /// `QQ 12 34 56 C`: three pairs of digits between two letters and one, at the first pair.
+    fn spaced_nino(&mut self, pair: Group) -> usize {
+        let start = pair.start.checked_sub(3).filter(|start| self.text[start + 1].is_ascii_alphabetic());
+        let Some((start, end)) = start.and_then(|start| Some((start, self.nino_in_parts(start)?))) else {
             return 0;
-        }
-        let (start, end) = (a.start - 3, c.end() + 2);
-        if end > self.to || is_word_byte(self.byte_before(start)) {
-            return 0;
-        }
-        let text: Vec<u8> = self.text[start..end].iter().copied().filter(|byte| *byte != joint).collect();
-        if !self.is_id(self.ids.uk_nino, &text) {
-            return 0;
-        }
+        };
         self.hit(self.ids.uk_nino, start, end);
         3
+    }
+
+    /// The end of `QQ 123456C`, `QQ 123456 C` and `QQ 12 34 56 C`.
+    #[inline(never)]
+    pub(super) fn nino_in_parts(&self, start: usize) -> Option<usize> {
+        let rest = &self.text[start..self.to.min(start + 14)];
+        let parts = pattern!(
+            r"^[A-Za-z]{2}(?: [0-9]{6} ?| [0-9]{2} [0-9]{2} [0-9]{2} |-[0-9]{2}-[0-9]{2}-[0-9]{2}-)[A-Za-z]"
+        );
+        let found = parts.find(rest).filter(|found| !is_word_byte(self.byte(start + found.end())))?;
+        let text: Vec<u8> = found.as_bytes().iter().copied().filter(u8::is_ascii_alphanumeric).collect();
+        let whole = !is_word_byte(self.byte_before(start)) && self.is_id(self.ids.uk_nino, &text);
+        whole.then_some(start + found.end())
     }
 }
 

@@ -7,16 +7,14 @@ use super::is_word;
 use super::name::NAMES;
 use super::natural_language::is_natural_language;
 use super::token::{Shape, shape_of};
+use crate::guard::rule::pattern;
 use crate::guard::words::WORDS;
 
 /// The literal in `${NAME:-literal}`: a default is a value.
 pub(super) fn shell_default(text: &[u8]) -> Option<(usize, usize)> {
-    let name =
-        text.strip_prefix(b"${")?.iter().take_while(|byte| super::is_word(**byte) && **byte != b'-').count();
-    let rest = text.get(name + 2..)?.strip_suffix(b"}")?;
-    let colon = usize::from(rest.first() == Some(&b':'));
-    let literal = matches!(rest.get(colon), Some(b'-' | b'=')) && name > 0;
-    (literal && rest.len() > colon + 1).then_some((name + 3 + colon, text.len() - 1))
+    let whole = Some(text).filter(|text| text.starts_with(b"${"))?;
+    let literal = pattern!(r"(?s)^\$\{\w+:?[-=](.+)\}$").captures(whole)?.get(1)?;
+    Some((literal.start(), literal.end()))
 }
 
 /// What [`mask`](crate::guard::redact) can leave: stars first, and no more letters and digits than stars, at most
@@ -61,43 +59,21 @@ pub(super) fn around_algorithm(part: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Whether at least half of a text is fields to fill in (`{name}`, `#name#`) or spelled-out characters (`&lt;`, `\x1b`),
 /// and the rest is words.
 pub(super) fn is_filled(text: &[u8]) -> bool {
-    /// The longest field.
-    const PLACE: usize = 48;
-    const ENTITIES: [&[u8]; 6] = [b"lt", b"gt", b"amp", b"quot", b"apos", b"nbsp"];
-    let place = |rest: &[u8]| -> Option<usize> {
-        let rest = &rest[..rest.len().min(PLACE)];
-        let until = |close: u8| memchr::memchr(close, &rest[1..]).map(|at| at + 1);
-        let named = |inside: &[u8]| !inside.is_empty() && is_names(inside, b"_.()[]!:'\"$ ,+-");
-        match rest[0] {
-            b'{' => until(b'}').filter(|end| named(&rest[1..*end])).map(|end| end + 1),
-            b'#' => until(b'#').filter(|end| named(&rest[1..*end])).map(|end| end + 1),
-            b'&' => until(b';').map(|end| (end, &rest[1..end])).and_then(|(end, name)| {
-                let number =
-                    name.strip_prefix(b"#").is_some_and(|code| code.iter().all(u8::is_ascii_hexdigit));
-                (number || ENTITIES.contains(&name)).then_some(end + 1)
-            }),
-            b'\\' => match rest.get(1)? {
-                b'x' if rest.get(2..4).is_some_and(|pair| pair.iter().all(u8::is_ascii_hexdigit)) => Some(4),
-                b'u' if rest.get(2..6).is_some_and(|four| four.iter().all(u8::is_ascii_hexdigit)) => Some(6),
-                b'n' | b'r' | b't' | b'"' | b'\'' => Some(2),
-                _ => None,
-            },
-            _ => None,
-        }
-    };
+    let place = pattern!(concat!(
+        r"\{([^}]{1,46})\}|#([^#]{1,46})#|&(?:#[0-9A-Fa-f]*|lt|gt|amp|quot|apos|nbsp);",
+        r#"|\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|[nrt"'])"#
+    ));
+    let named = |field: regex::bytes::Match<'_>| is_names(field.as_bytes(), b"_.()[]!:'\"$ ,+-");
     let (mut at, mut left) = (0, Vec::new());
-    while at < text.len() {
-        match place(&text[at..]) {
-            Some(len) => {
-                left.push(b' ');
-                at += len;
-            }
-            None => {
-                left.push(text[at]);
-                at += 1;
-            }
-        }
+    while let Some(found) = place.captures_at(text, at) {
+        let whole = found.get(0).map_or(at..at, |whole| whole.range());
+        let fills = found.iter().skip(1).flatten().all(named);
+        let end = if fills { whole.end } else { whole.start + 1 };
+        left.extend_from_slice(&text[at..if fills { whole.start } else { end }]);
+        left.extend(fills.then_some(b' '));
+        at = end;
     }
+    left.extend_from_slice(&text[at..]);
     let kept = left.iter().filter(|byte| **byte != b' ').count();
     kept * 2 <= text.len() && kept < text.len() && is_names(&left, b"_-.:/ |,=?")
 }

@@ -3,6 +3,7 @@
 use super::Scanner;
 use super::excuse::Candidate;
 use crate::guard::classes::only;
+use crate::guard::rule::pattern;
 use crate::guard::words::{WORDS, ends};
 
 /// The longest authority and path that are examined.
@@ -110,14 +111,8 @@ fn authority_end(rest: &[u8], stop: usize) -> usize {
 
 /// `8080`, `PORT`, `${APP_PORT}`, `{n}`: a port or a placeholder for one.
 fn is_port(text: &[u8]) -> bool {
-    let sign = |byte: &u8| byte.is_ascii_alphabetic() || b"_${}()[]".contains(byte);
-    let named = text.windows(4).any(|word| word.eq_ignore_ascii_case(b"port")) && text.len() <= 24;
-    let template =
-        matches!(text, [b'$' | b'{', .., b'}' | b')']) && text.iter().all(|b| sign(b) || *b == b'.');
-    text.iter().all(|byte| byte.is_ascii_digit() || *byte == b']')
-        || named && text.iter().all(sign)
-        || template
-        || matches!(text, b"%d" | b"%s" | b"%i" | b"%u")
+    pattern!(r"^(?:[0-9\]]*|%[dsiu]|[${][A-Za-z_${}()\[\].]*[})])$").is_match(text)
+        || text.len() <= 24 && pattern!(r"(?i)^[a-z_${}()\[\]]*port[a-z_${}()\[\]]*$").is_match(text)
 }
 
 /// Whether a text is one of the words, perhaps in the brackets of an address template.
