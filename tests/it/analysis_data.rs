@@ -294,6 +294,8 @@ fn files_in_every_encoding_and_dialect_are_read() {
         file("tab.tsv", "stadt\tn\nKöln\t1\n".as_bytes()),
         file("list.json", r#"[{"stadt": "Köln", "n": 1}]"#.as_bytes()),
         file("lines.jsonl", "{\"stadt\": \"Köln\", \"n\": 1}\n\n".as_bytes()),
+        file("separators.jsonl", "{\"stadt\": \"Köln\", \"n\": 1, \"note\": \"a\u{2028}b\"}\r\n".as_bytes()),
+        file("excel.csv", "sep=|\r\nstadt|n\r\nKöln|1\r\n".as_bytes()),
     ];
     let calls = sources.iter().map(|path| json!({"file": path, "operations": [{"do": "describe"}]}));
     for (path, report) in sources.iter().zip(each(Kind::DataAnalysis, calls)) {
@@ -306,10 +308,31 @@ fn files_in_every_encoding_and_dialect_are_read() {
         (json!({"file": "/nowhere/at/all.csv"}), "file: the file cannot be read (FileNotFoundError)"),
         (json!({"file": "a\u{0}b"}), "file: the file cannot be read"),
         (json!({"file": dir.path().to_str().unwrap()}), "file: the file cannot be read"),
-        (json!({"file": file("no.json", b"{")}), "file: the file is not valid json"),
+        (json!({"file": file("no.json", b"{")}), "file: line 1 is not valid JSON"),
+        (json!({"file": file("no.jsonl", b"{\"a\": 1}\n{\"a\": 2\n")}), "file: line 2 is not valid JSON"),
+        (
+            json!({"file": file("book.csv", b"PK\x03\x04\x14\0")}),
+            "it is a ZIP archive, such as an Excel workbook",
+        ),
+        (
+            json!({"file": file("table.parquet", b"PAR1\x15\x04")}),
+            "file: the file is not a text: it is Parquet",
+        ),
+        (
+            json!({"file": file("no-mark.csv", b"a\0,\0b\0")}),
+            "file: the file is not a text: it holds NUL characters",
+        ),
+        (
+            json!({"csv": "a,b\n1,2\n\"x,1\n2,3\n"}),
+            "csv: a quote in the row that begins in line 3 is not closed",
+        ),
+        (
+            json!({"csv": "Sales of 2024\n\nregion,amount\nN,5\nS,6\n"}),
+            "csv: the first line has 1 field and most rows have more",
+        ),
         (
             json!({"file": file("nested.json", "[".repeat(100_000).as_bytes())}),
-            "file: the file is not valid json",
+            "file: line 1 is not valid JSON",
         ),
         (json!({"file": file("object.json", b"{\"a\": 1}")}), "file: the file holds no list of objects"),
         (
@@ -343,6 +366,40 @@ fn files_in_every_encoding_and_dialect_are_read() {
         let told = refusal(Kind::DataAnalysis, parameters.clone());
         assert!(told.contains(said), "{parameters}: {told}");
     }
+}
+
+#[test]
+fn numbers_are_read_as_each_country_writes_them() {
+    for (cells, sum) in [
+        (["1\u{a0}234,50", "12\u{202f}345,60", "7,00"], "13587.10"),
+        (["1'234.50", "12\u{2019}345.60", "7.00"], "13587.10"),
+        (["1,23,456.00", "12,34,567.50", "1.00"], "1358024.50"),
+        (["\u{2212}5.5", "\u{2212}3", "7"], "-1.5"),
+        (["1 234", "5 678", "12"], "6924"),
+    ] {
+        let rows: Vec<Value> = cells.iter().map(|cell| json!({"n": cell})).collect();
+        let output = output(Kind::DataAnalysis, json!({"records": rows, "operations": [{"do": "describe"}]}));
+        assert_eq!(output["results"][0]["columns"][0]["sum"], sum, "{cells:?}");
+    }
+    let output = output(Kind::DataAnalysis, json!({"csv": "n\n1 234 5678\n1.234 567\n1'234,567\n"}));
+    assert_eq!(output["columns"][0]["type"], "text", "no number has two kinds of groups");
+}
+
+#[test]
+fn no_column_is_lost_to_another_of_its_name() {
+    let parameters = json!({"csv": "k,v,v,v_2\n1,2,3,4\n", "join": {"csv": "k,v\n1,9\n", "on": ["k"]}});
+    let report = answers(&[(Kind::DataAnalysis, parameters, OutputFormat::Json)]).remove(0).unwrap();
+    let names: Vec<&str> =
+        report.output["columns"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["k", "v", "v_2", "v_2_2", "v_3"]);
+    assert_eq!(report.output["results"][0]["columns"][4]["sum"], "9");
+    assert!(report.notes[0].contains("v (column 3) is v_2, v_2 (column 4) is v_2_2"), "{:?}", report.notes);
+}
+
+#[test]
+fn a_result_that_is_too_large_is_refused_with_what_to_do() {
+    let told = refusal(Kind::Custom, json!({"code": "['x' * 100] * 100_000"}));
+    assert!(told.contains("the result is larger than 4 MiB; ask for fewer columns"), "{told}");
 }
 
 #[test]
@@ -381,6 +438,47 @@ fn a_chart_is_a_picture_beside_the_report_or_a_reason() {
         assert_eq!(chart["reason"], "matplotlib is not installed");
         assert!(!ran.formats.contains_key("image/png"));
     }
+}
+
+/// Two bars at one place would hide each other, and so would two long names that begin alike.
+#[test]
+fn each_row_is_seen_in_a_chart() {
+    const DRAWING: &str = "import sys, types
+drawn = []
+class Axes:
+    def __getattr__(self, name):
+        return lambda *given, **how: drawn.append([name, *map(list, given)])
+class Figure:
+    def __init__(self, **how): pass
+    def add_subplot(self): return Axes()
+    def autofmt_xdate(self): pass
+    def savefig(self, file, **how): file.write(b'picture')
+for name in ('matplotlib', 'matplotlib.backends', 'matplotlib.backends.backend_agg', 'matplotlib.figure'):
+    sys.modules[name] = types.ModuleType(name)
+sys.modules['matplotlib.figure'].Figure = Figure
+sys.modules['matplotlib.backends.backend_agg'].FigureCanvasAgg = Figure.autofmt_xdate";
+    let chart = |rows: &str, kind: &str| {
+        let operation = json!([{"do": "chart", "kind": kind, "x": "name", "y": "n"}]);
+        let checked = analysis::check(Kind::DataAnalysis, &csv(rows, operation)).unwrap();
+        Program::new(&checked, OutputFormat::Json).code
+    };
+    let long = "l".repeat(40);
+    let cells = [
+        DRAWING.to_owned(),
+        chart("name,n\na,1\nb,2\na,3\n", "bar"),
+        chart(&format!("name,n\n{long}1,1\n{long}2,2\n{long}1,3\n,4\n"), "scatter"),
+        "[given for given in drawn if given[0] in ('bar', 'scatter')]".to_owned(),
+        "drawn[3][1:]".to_owned(),
+    ];
+    let ran = run_cells(&cells);
+    assert_eq!(ran[1].formats["image/png"], "cGljdHVyZQ==");
+    assert_eq!(
+        ran[3].formats["text/plain"],
+        "[['bar', [0, 1, 2], [1.0, 2.0, 3.0]], ['scatter', [0, 1, 0], [1.0, 2.0, 3.0]]]"
+    );
+    assert_eq!(ran[4].formats["text/plain"], "[[0, 1, 2], ['a', 'b', 'a']]");
+    let notes = &ran[2].formats[RESULT_FORMAT]["notes"];
+    assert_eq!(notes, &json!(["Not in the chart: 1 row without a value."]));
 }
 
 #[test]

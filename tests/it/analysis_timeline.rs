@@ -149,6 +149,16 @@ fn calendars_by_hand() {
                 vec![status("fails"), c("/timezone", json!("+01:00"))],
             ),
             (
+                "a leap second belongs to the day that it ends",
+                json!({"events": [{"id": "e", "date": "2016-12-31T23:59:60Z"}], "constraints": [{"id": "c", "type": "deadline", "event": "e", "date": "2016-12-31"}]}),
+                vec![status("holds")],
+            ),
+            (
+                "more digits than a clock has",
+                json!({"events": [{"id": "e", "date": "2016-12-31T23:59:59.12345678901Z"}], "constraints": [{"id": "c", "type": "deadline", "event": "e", "date": "2016-12-31"}]}),
+                vec![status("holds")],
+            ),
+            (
                 "no date",
                 json!({"events": [{"id": "e"}], "constraints": [{"id": "c", "type": "deadline", "event": "e", "date": "2024-07-01"}]}),
                 vec![

@@ -136,7 +136,7 @@ MONTHS = ("january", "february", "march", "april", "may", "june", "july", "augus
 YEAR_FIRST = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})", re.ASCII)
 DAY_FIRST = re.compile(r"(\d{1,2})\. ?(\d{1,2})\. ?(\d{4})", re.ASCII)
 MONTH_NAMED = re.compile(r"(?:(\d{1,2})\.? ([A-Za-z]{3,9})\.?,? (\d{4})|([A-Za-z]{3,9})\.? (\d{1,2}),? (\d{4}))", re.ASCII)
-TIMED = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)? ?([Zz]|UTC|[+-]\d{2}:?\d{2})?", re.ASCII)
+TIMED = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,20}))?)? ?([Zz]|UTC|[+-]\d{2}:?\d{2})?", re.ASCII)
 SLASHED = re.compile(r"(\d{1,2})([-/])(\d{1,2})\2(\d{4})", re.ASCII)
 
 
@@ -174,6 +174,8 @@ def read_time(text):
     if not found:
         return None
     day, hour, minute, second, fraction, zone = found.groups()
+    if second == "60":  # a leap second, which clocks of programs do not have: the last instant before it ends
+        second, fraction = "59", "999999"
     offset = None
     if zone:
         hours, minutes = (int(zone[1:3]), int(zone[-2:])) if zone[0] in "+-" else (0, 0)

@@ -18,15 +18,22 @@ core = use("core")
 
 MAX_FILE = 256 * 1024 * 1024
 MISSING = {"", "na", "n/a", "null", "none", "nan", "-"}
-POINT = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
-COMMA = re.compile(r"[+-]?(\d+|\d{1,3}([. ]\d{3})+)(,\d+)?", re.ASCII)
-MONEY = re.compile(r"(-?)([€$£¥]|[A-Z]{3} )? ?(-?[0-9][0-9., ]*?)(?: ?([€$£¥%])| ([A-Z]{3}))?", re.ASCII)
+POINT = re.compile(r"[+-]?(\d+|\d{1,3}(?:([, '])\d{3})(?:\2\d{3})*|\d{1,2}(?:,\d{2})+,\d{3})(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
+COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(?:([. '])\d{3})(?:\2\d{3})*)(,\d+)?", re.ASCII)
+MONEY = re.compile(r"(-?)([€$£¥]|[A-Z]{3} )? ?(-?[0-9][0-9., ']*?)(?: ?([€$£¥%])| ([A-Z]{3}))?", re.ASCII)
+UNIT = re.compile("[A-Z€$£¥%]")
+TYPESET = str.maketrans({"\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2019": "'", "\u2212": "-"})  # in printed numbers
 NEGATIVE = re.compile(r"([^()0-9]*)\(\s*([^()+-]*[0-9][^()+-]*?)\s*\)([^()0-9]*)", re.ASCII)  # (1,234.50), as accountants write it
+DIGITS = {".": str.maketrans("", "", ", '"), ",": str.maketrans(",", ".", ". '")}
 PADDED = re.compile(r"0\d+", re.ASCII)  # 02134 is a name that is written with digits
 MAX_EXPONENT = 140  # squares of larger numbers, and of smaller ones, are out of reach for binary floating point
 MOSTLY = 0.9  # share of a column's values that makes it numeric (or dated); the rest are counted as invalid
+NO_TEXT = {  # how files begin that are often taken for tables
+    b"PK\x03\x04": "is a ZIP archive, such as an Excel workbook", b"\xd0\xcf\x11\xe0": "is an old Excel workbook", b"PAR1": "is Parquet",
+    b"\x1f\x8b": "is compressed by gzip", b"SQLite format 3": "is an SQLite database", b"%PDF-": "is a PDF", b"ARROW1": "is an Arrow file"}
 POINTS = 20000
 MAX_JOINED = 500000
+END = "\ue000end\ue000"
 LISTED = 100
 
 
@@ -49,7 +56,7 @@ def run(p):
         else:
             result = OPERATIONS[op["do"]](table, op, path)
         results.append(dict({"do": op["do"]}, **result))
-    output = {"rows": len(rows), "columns": [column.summary() for column in table.columns.values()], "results": results}
+    output = {"rows": table.count, "columns": [column.summary() for column in table.columns.values()], "results": results}
     notes += table.notes
     return core.Result(
         output, lambda: tables(output), lambda: sentences(output),
@@ -80,7 +87,10 @@ def join(names, rows, p, notes):
             if name not in known:
                 raise core.unknown("join.on[%d]" % at, "column of the %s table" % side, name, known)
     new = [name for name in other if name not in spec["on"]]
-    shown = [name if name not in names else name + "_2" for name in new]
+    taken = dict.fromkeys(names)
+    for name in new:
+        taken[once(name, taken)] = None
+    shown = list(taken)[len(names):]
     left, right = ([known.index(name) for name in spec["on"]] for known in (names, other))
     places = [other.index(name) for name in new]
     text = lambda value: "" if value is None else text_of(value).strip() if not isinstance(value, (dict, list)) else repr(value)
@@ -120,19 +130,30 @@ def from_file(p, notes):
     kind = p.get("format") or {"tsv": "tsv", "json": "json", "jsonl": "jsonl", "ndjson": "jsonl"}.get(path.rpartition(".")[2].lower(), "csv")
     if kind in ("csv", "tsv"):
         return from_csv(text, dict(p, delimiter="\t") if kind == "tsv" and "delimiter" not in p else p, notes, "file")
+    records, at = [], None
     try:
         if kind == "json":
             records = json.loads(text, parse_float=Decimal, parse_constant=lambda _: None)
         else:
-            records = [json.loads(line, parse_float=Decimal, parse_constant=lambda _: None) for line in text.splitlines() if line.strip()]
-    except (ValueError, RecursionError):
-        raise core.Refused("file", "the file is not valid %s" % kind)
+            for at, line in enumerate(text.split("\n"), 1):
+                if line.strip():
+                    records.append(json.loads(line, parse_float=Decimal, parse_constant=lambda _: None))
+    except (ValueError, RecursionError) as error:
+        raise core.Refused("file", "line %s is not valid JSON" % (at or getattr(error, "lineno", 1)))
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise core.Refused("file", "the file holds no list of objects")
     return from_records(records)
 
 
 def decode(raw, encoding, notes):
+    text = decoded(raw, encoding, notes)
+    if "\0" in text or raw.startswith(tuple(NO_TEXT)):
+        kind = next((kind for start, kind in NO_TEXT.items() if raw.startswith(start)), "holds NUL characters")
+        raise core.Refused("file", "the file is not a text: it %s; read it with run_code and write its table as CSV, or name its encoding" % kind)
+    return text
+
+
+def decoded(raw, encoding, notes):
     if encoding is None:
         if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
             encoding = "utf-16"
@@ -150,33 +171,67 @@ def decode(raw, encoding, notes):
 
 def from_csv(text, p, notes, path):
     text = text.lstrip("\ufeff")
-    delimiter = p.get("delimiter") or sniff(text)
+    first = re.match(r"sep=(.)\r?\n", text)  # Excel's way to name the delimiter
+    text = text[first.end():] if first else text
+    delimiter = p.get("delimiter") or (first[1] if first else sniff(text))
     if delimiter in "\r\n\"":
         raise core.Refused("delimiter", "this cannot separate fields")
-    try:
-        lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if line]
-    except csv.Error:
-        raise core.Refused(path, "the text cannot be read as CSV (an open quote, a NUL, or a field over 128 KB)")
+    lines = read_lines(text, delimiter, path)
     if not lines:
         raise core.Refused(path, "there is no heading line")
-    names = []
-    for index, name in enumerate(lines[0]):
-        name = name.strip() or "column_%d" % (index + 1)
-        again = 2
-        while name in names:
-            name = "%s_%d" % (name.rsplit("_", 1)[0] if again > 2 else name, again)
-            again += 1
-        names.append(name)
-    uneven = 0
-    for line in lines[1:]:
+    names = headings(lines.pop(0), notes)
+    uneven = longer = 0
+    for line in lines:
         if len(line) != len(names):
             uneven += 1
+            longer += len(line) > len(names)
             line[len(names):] = []
             line.extend([""] * (len(names) - len(line)))
+    if 2 * longer > len(lines):
+        raise core.Refused(path, "the first line has %s and most rows have more, so it is not the heading, or %r does not separate the fields; "
+                           "remove lines before the heading, or say delimiter" % (core.count(len(names), "field"), delimiter))
     if uneven:
         notes.append("%s more or fewer fields than the heading; what is too much was cut, what is missing is empty." % core.count(uneven, "row has", "rows have"))
     p.setdefault("delimiter", delimiter)
-    return names, lines[1:]
+    return names, lines
+
+
+def read_lines(text, delimiter, path):
+    """The rows with fields. A row is put behind the text: a quote that is never closed would hold it as well."""
+    source = io.TextIOWrapper(io.BytesIO((text + "\n" + END).encode("utf-8", "surrogatepass")), "utf-8", "surrogatepass", newline="")
+    reader, lines, begins = csv.reader(source, delimiter=delimiter), [], 1
+    try:
+        for line in reader:
+            if line:
+                lines.append(line)
+                begins, last = reader.line_num + 1, begins
+    except csv.Error:
+        raise core.Refused(path, "the text cannot be read as CSV (a field over 128 KB, often after a quote that is not closed, in the row that begins in line %d)" % begins)
+    if lines.pop() != [END]:
+        raise core.Refused(path, "a quote in the row that begins in line %d is not closed" % last)
+    return lines
+
+
+def headings(fields, notes):
+    """The names of the columns, each once."""
+    names, renamed = {}, []
+    for index, name in enumerate(fields):
+        name = name.strip() or "column_%d" % (index + 1)
+        unique = once(name, names)
+        if unique != name:
+            renamed.append("%s (column %d) is %s" % (core.clip(name), index + 1, core.clip(unique)))
+        names[unique] = True
+    if renamed:
+        notes.append("Columns with equal names were renamed: %s." % ", ".join(renamed[:LISTED]))
+    return list(names)
+
+
+def once(name, taken):
+    """The name, with a number behind it where it is taken."""
+    again, unique = 2, name
+    while unique in taken:
+        unique, again = "%s_%d" % (name, again), again + 1
+    return unique
 
 
 def sniff(text):
@@ -234,11 +289,14 @@ class Data:
     def __init__(self, names, rows, p, notes):
         self.notes = notes
         self.count = len(rows)
+        raw = list(zip(*rows)) or [()] * len(names)
+        rows.clear()  # a large table is held once, and each column's texts until they are read
         self.mixed = {}  # columns of amounts in several units
         marks = MISSING | {mark.strip().lower() for mark in p.get("missing_marks", [])}
         self.columns = {}
         for index, name in enumerate(names):
-            self.columns[name] = self.read(name, [row[index] for row in rows], marks, p)
+            cells, raw[index] = raw[index], None
+            self.columns[name] = self.read(name, cells, marks, p)
 
     def read(self, name, raw, marks, p):
         texts, numbers, flags, others, missing = 0, 0, 0, 0, 0
@@ -263,7 +321,8 @@ class Data:
         if known and not texts and not others and flags == known:
             return Column(name, "flag", cells, missing, 0)
         if known and not others and not flags:
-            signed, turned = self.with_signs(name, cells, known)
+            typed = [value.translate(TYPESET) if isinstance(value, str) and not value.isascii() else value for value in cells]
+            signed, turned = self.with_signs(name, typed, known)
             bare, unit = self.without_unit(name, signed, known, numbers)
             number = self.numeric(name, bare, texts, numbers, known, p)
             if number is not None:
@@ -288,7 +347,7 @@ class Data:
         may be a way to write a list, or notes."""
         out, turned = [], 0
         for value in cells:
-            match = NEGATIVE.fullmatch(value) if isinstance(value, str) else None
+            match = NEGATIVE.fullmatch(value) if isinstance(value, str) and "(" in value else None
             amount = "-%s%s%s" % match.groups() if match and not PADDED.fullmatch(match[2]) else ""
             if MONEY.fullmatch(amount):
                 value, turned = amount, turned + 1
@@ -301,6 +360,8 @@ class Data:
     def without_unit(self, name, cells, known, numbers):
         """The cells without the one unit that all are written with (`12.50 EUR`, `€3`); units that differ stay, so that
         amounts in two currencies are text and never added."""
+        if not any(isinstance(value, str) and UNIT.search(value) for value in cells):
+            return cells, None
         found = [MONEY.fullmatch(value) if isinstance(value, str) else None for value in cells]
         marks = [(match[2] or match[4] or match[5] or "").strip() for match in found if match]
         units = sorted(set(marks) - {""})
@@ -359,10 +420,8 @@ class Data:
             if isinstance(value, str):
                 if pattern.fullmatch(value) is None:
                     number = None
-                elif sign == ",":
-                    number = Decimal(value.replace(".", "").replace(" ", "").replace(",", "."))
                 else:
-                    number = Decimal(value.replace(",", ""))
+                    number = Decimal(value.translate(DIGITS[sign]))
             else:
                 number = None if value is None else Decimal(value)
             if number and abs(number.adjusted()) > MAX_EXPONENT:
@@ -798,14 +857,16 @@ def chart(table, op, path):
         out["reason"] = "matplotlib is not installed"
         return out, None
     rows = [row for row in range(table.count) if a.values[row] is not None and (b is None or b.values[row] is not None)]
+    if len(rows) < table.count:
+        table.notes.append("Not in the chart: %s without a value." % core.count(table.count - len(rows), "row"))
     step = max(1, -(-len(rows) // (60 if kind == "bar" else POINTS)))
     if step > 1 and kind != "histogram":
         rows = rows[::step]
-        table.notes.append("The chart shows every %d. row." % step)
+        table.notes.append("The chart shows 1 row of each %d; group_by sums them up." % step)
     picture = Figure(figsize=(8, 4.5))
     FigureCanvasAgg(picture)
     axes = picture.add_subplot()
-    xs = [float(a.values[row]) if a.kind == "number" else a.values[row] if a.kind == "date" else core.clip(a.values[row], 30) for row in rows]
+    xs, labels = places(a, rows, kind)
     if kind == "histogram":
         axes.hist(xs, bins=min(50, max(5, int(math.sqrt(len(xs) or 1)))))
     else:
@@ -813,11 +874,28 @@ def chart(table, op, path):
         {"line": axes.plot, "bar": axes.bar, "scatter": axes.scatter}[kind](xs, ys)
         axes.set_ylabel(core.clip(b.name).replace("$", r"\$"))
     axes.set_xlabel(core.clip(x).replace("$", r"\$"))
-    picture.autofmt_xdate() if a.kind != "number" else None
+    if a.kind != "number":
+        picture.autofmt_xdate()
+    if labels:
+        every = -(-len(labels) // 60)
+        axes.set_xticks(range(0, len(labels), every), labels[::every])
     stored = io.BytesIO()
-    picture.savefig(stored, format="png", dpi=100)
+    picture.savefig(stored, format="png", dpi=100, bbox_inches="tight")
     out["drawn"] = True
     return out, base64.b64encode(stored.getvalue()).decode("ascii")
+
+
+def places(column, rows, kind):
+    """Where the rows are on the x axis, and what is written there. Each row has a bar of its own, for one at the place of
+    another would hide it; texts are told apart before they are cut."""
+    label = lambda value: core.clip(value if isinstance(value, str) else core.cell(value), 30).replace("$", r"\$")
+    if kind == "bar":
+        return range(len(rows)), [label(column.values[row]) for row in rows]
+    if column.kind in ("number", "date"):
+        return [float(column.values[row]) if column.kind == "number" else column.values[row] for row in rows], None
+    seen = {}
+    xs = [seen.setdefault(column.values[row], len(seen)) for row in rows]
+    return xs, [label(value) for value in seen]
 
 
 EXAMPLES = {

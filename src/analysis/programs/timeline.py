@@ -117,9 +117,9 @@ class Timeline:
             return None
         if len(text) == 10:
             return core.date_of(text).toordinal()
-        moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00").replace("z", "+00:00"))
+        moment, offset = core.read_time(text)
         try:
-            return moment.astimezone(self.zone).date().toordinal()
+            return moment.replace(tzinfo=datetime.timezone(offset)).astimezone(self.zone).date().toordinal()
         except OverflowError:
             raise core.Refused("events", "a time at the very edge of the calendar has no day in %s" % self.zone_name)
 
