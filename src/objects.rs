@@ -220,6 +220,31 @@ impl Objects {
         Ok(removed)
     }
 
+    /// Removes the parts of uploads (`<upload>/part-<number>`) that were written before `cutoff`; says how many. It lists
+    /// every object, since nothing names an upload that was not completed.
+    ///
+    /// # Errors
+    /// [`ObjectError::Failed`]: some may be left.
+    pub async fn remove_parts_before(&self, cutoff: DateTime<Utc>) -> Result<usize, ObjectError> {
+        let is_part = |path: &Path| {
+            let number = path.filename().and_then(|name| name.strip_prefix("part-"));
+            number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+        };
+        let old: Vec<ObjectMeta> = self
+            .store
+            .list(Some(&self.prefix))
+            .try_filter(|found| std::future::ready(found.last_modified < cutoff && is_part(&found.location)))
+            .try_collect()
+            .await?;
+        for part in &old {
+            match self.store.delete(&part.location).await.map_err(ObjectError::from) {
+                Ok(()) | Err(ObjectError::Missing) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(old.len())
+    }
+
     /// Removes objects that were last written before `cutoff`. Gives how many runs' objects, or objects of a bucket,
     /// went. What cannot be removed now is removed by the next pass.
     pub async fn remove_before(&self, cutoff: DateTime<Utc>) -> usize {

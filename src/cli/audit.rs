@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::contexts::{open, print, show};
 use crate::config::Sources;
-use crate::domain::{EndReason, TenantId};
+use crate::domain::{Clock, EndReason, TenantId};
+use crate::execution::transfers::LIFE;
 use crate::objects::Objects;
 use crate::store::{Chain, ChainHead, ContextFilter, DynStore, End, Fault, UsageFilter, verify};
 
@@ -173,8 +174,13 @@ pub(super) async fn tenants(command: TenantsCommand, sources: Sources) -> anyhow
     let outputs = objects_of_the_erased(&objects, &store, &tenant).await.context(
         "the rows are erased, and some of their outputs and files are left; repeat the command when the object store answers",
     )?;
+    let expired = objects.remove_parts_before(Clock::system().now() - LIFE).await.context(
+        "the rows are erased, and parts of uploads may be left; repeat the command when the object store answers",
+    )?;
     let objects = results + outputs;
-    let answer = json!({ "tenant": tenant, "ended": ended, "erased": answer, "objects": objects });
+    let answer = json!({
+        "tenant": tenant, "ended": ended, "erased": answer, "objects": objects, "expiredUploadParts": expired,
+    });
     show(&answer, json)?;
     Ok(ExitCode::SUCCESS)
 }

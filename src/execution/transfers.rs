@@ -25,7 +25,7 @@ use super::{Call, Core, ExecutionError, Requester};
 /// Parts of an upload at most.
 pub const MAX_PARTS: usize = 1000;
 /// How long an address is good for.
-const LIFE: TimeDelta = TimeDelta::minutes(15);
+pub const LIFE: TimeDelta = TimeDelta::minutes(15);
 /// The fact that an address was used.
 const USED: &str = "used";
 const NONCE: usize = 24;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use pathbox::domain::Clock;
 use serde_json::{Value, json};
 use sqlx::ConnectOptions;
 
@@ -91,9 +92,24 @@ fn nothing_of_what_was_erased_is_left_in_the_data_directory() {
     assert_eq!(shown["status"], "completed", "{shown:#}");
     server.python(&format!("print('{TEXT}')"));
     drop(server);
+    // Parts of two uploads that were not completed; the address of one of them is still valid.
+    let part = |upload: &str, age: u64| {
+        let dir = data.path().join("outputs").join(upload);
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("part-1"), TEXT).unwrap();
+        let at = Clock::system().now() - std::time::Duration::from_secs(age);
+        let file = std::fs::File::options().write(true).open(dir.join("part-1")).unwrap();
+        file.set_modified(at.into()).unwrap();
+        dir.join("part-1")
+    };
+    part("01980000-0000-7000-8000-000000000001", 16 * 60);
+    let valid = part("01980000-0000-7000-8000-000000000002", 14 * 60);
     // An output, a result and the database, with its log or without.
-    assert!(holders().len() >= 3, "{:?}", holders());
+    assert!(holders().len() >= 5, "{:?}", holders());
     let said = erase(data.path(), &["--tenant", "local"]);
+    assert_eq!(said["expiredUploadParts"], 1, "{said}");
+    assert_eq!(holders(), std::slice::from_ref(&valid));
+    std::fs::remove_file(valid).unwrap();
     assert_eq!((&said["objects"], &said["erased"]["workflows"]), (&json!(2), &json!(1)), "{said}");
     assert_eq!(holders(), Vec::<std::path::PathBuf>::new());
 }
