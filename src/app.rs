@@ -25,7 +25,7 @@ use crate::execution::{
 };
 use crate::guard::{Kind, Known, PolicyFile, never_say};
 use crate::mcp::caller::{Defaults, Door};
-use crate::mcp::{McpServer, Offered, Options as McpOptions};
+use crate::mcp::{McpServer, Offered, Options as McpOptions, ToolServers};
 use crate::objects::{self, Bucket, Objects};
 use crate::store::postgres::PgStore;
 use crate::store::secrets::Keyring;
@@ -140,7 +140,10 @@ pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
         code_execution: config.code_execution,
         network: config.recipes.reach_a_network(),
         workflows: config.workflows,
-        tool_servers: config.bridge.public_names(),
+        tool_servers: (!config.bridge.servers.is_empty()).then(|| ToolServers {
+            names: config.bridge.public_names(),
+            only: config.bridge.tenants().cloned().collect(),
+        }),
         patience: config.patience,
         templates: config.recipes.offer_templates().then(|| {
             let named = config.recipes.base.templates.iter();
@@ -291,11 +294,13 @@ fn place() -> String {
     hex(&Sha256::digest(format!("{} {}", boot.trim(), net.display()).as_bytes())[..8])
 }
 
-/// An error with its causes, and what to do where the causes are the database's words alone.
+/// An error with its causes, and what to do where these do not say it.
 pub fn why(error: &anyhow::Error) -> String {
     let words = chain(error.as_ref());
     match error.downcast_ref::<StoreError>() {
-        Some(failed @ StoreError::Migrate { .. }) => format!("{words}; {}", failed.remedy()),
+        Some(failed @ (StoreError::Migrate { .. } | StoreError::TooNew { .. } | StoreError::Edited(_))) => {
+            format!("{words}; {}", failed.remedy())
+        }
         _ => words,
     }
 }

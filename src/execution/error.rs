@@ -230,7 +230,7 @@ impl ExecutionError {
                 "Nothing was run. Send the call again, with the same idempotency key if it has one.".into()
             }
             Self::NotStarted(_) => {
-                "Nothing was run. Try again in a few seconds; `pathbox doctor` on the server says more.".into()
+                "Nothing was run. The start is tried again every few seconds; `pathbox doctor` on the server says more.".into()
             }
             Self::NoProvider(_) => "Run `pathbox doctor` on the server; it says what is missing.".into(),
             Self::LostAgain(_) => {

@@ -164,6 +164,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/postgres/20261205000200_revoked_keys.sql"),
         serves_from: "0.1.0",
     },
+    Migration {
+        version: 20_261_206_000_100,
+        name: "sandbox_time",
+        sql: include_str!("../../migrations/postgres/20261206000100_sandbox_time.sql"),
+        serves_from: "0.1.0",
+    },
 ];
 
 /// Who migrates holds this lock of the database; a number no one else would pick.

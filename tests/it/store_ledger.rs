@@ -21,6 +21,7 @@ on_every_store! {
     an_ended_run_is_immutable,
     the_chain_still_verifies_after_retention,
     use_counts_by_tenant_conversation_path_and_day,
+    a_sandbox_counts_no_longer_than_it_could_live,
     a_quota_of_runs_is_enforced_exactly,
     a_quota_of_sandbox_seconds_reserves_what_a_sandbox_may_take,
     a_quota_of_money_follows_the_price_table,
@@ -275,6 +276,24 @@ async fn use_counts_by_tenant_conversation_path_and_day(world: World) {
     assert_eq!(days, 3);
     let nobody = UsageFilter { owner: Some(Owner::principal("key:else")), ..filter };
     assert_eq!(store.usage(&nobody).await.unwrap(), []);
+}
+
+/// No server saw it end, for instance in the nights after a desktop's server was killed.
+async fn a_sandbox_counts_no_longer_than_it_could_live(world: World) {
+    let store = world.store().await;
+    let context = run(&store, "acme", "main").await;
+    world.sql("UPDATE execution_contexts SET provider_ends_at = NULL").await.unwrap();
+    world.advance(Duration::from_secs(2 * 86_400)).await;
+    let counted = async || -> u64 {
+        let rows = store.usage(&this_week(&store).await).await.unwrap();
+        rows.iter().map(|row| row.sandbox_ms).sum()
+    };
+    // The time to live is 30 minutes after the run.
+    let lives = counted().await;
+    assert!((1_800_000..1_860_000).contains(&lives), "{lives}");
+    let main = key("acme", "c1", "main");
+    assert!(store.end(&end(&main, context, None, EndReason::Expired), &limits()).await.unwrap());
+    assert_eq!(counted().await, lives);
 }
 
 async fn a_quota_of_runs_is_enforced_exactly(world: World) {

@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 
 use crate::support::database::{TEST_KEY, World};
 use crate::support::runs::{ask_once, first_run, key};
+use crate::support::server::command;
 
 /// The first migration that knows owners.
 const OWNERS: i64 = 20_261_129_000_100;
@@ -239,4 +240,9 @@ async fn an_older_program_starts_on_a_newer_schema_that_it_serves_on_and_says_bo
         .unwrap();
     let error = open().await.unwrap_err().to_string();
     assert!(error.contains("7.0.0") && error.contains(env!("CARGO_PKG_VERSION")), "{error}");
+    for words in [["contexts", "ls"], ["run", "1"]] {
+        let said = command(dir.path()).args(words).output().unwrap();
+        let said = String::from_utf8(said.stderr).unwrap();
+        assert!(said.contains("7.0.0") && said.contains("; use a newer Pathbox, or restore"), "{said}");
+    }
 }

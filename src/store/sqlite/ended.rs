@@ -176,7 +176,9 @@ fn no_head() -> Head {
 
 async fn take_up_contexts(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     let contexts = sqlx::query(
-        "SELECT c.id, c.tenant_id, c.owner_principal, c.conversation_id, c.path_id, c.ready_at, c.ended_at
+        // After a night without a server the sandbox had ended by itself long before its row.
+        "SELECT c.id, c.tenant_id, c.owner_principal, c.conversation_id, c.path_id, c.ready_at,
+                min(c.ended_at, max(c.expires_at, coalesce(c.provider_ends_at, 0))) AS until
            FROM ended e JOIN execution_contexts c ON c.id = e.context_id",
     )
     .fetch_all(&mut *connection)
@@ -185,7 +187,7 @@ async fn take_up_contexts(connection: &mut SqliteConnection) -> Result<(), Store
     for row in &contexts {
         let cells = Cells::new(row, "execution_contexts", "id");
         let key = cells.key()?;
-        for (day, ms) in by_day(cells.time("ready_at")?, cells.time("ended_at")?) {
+        for (day, ms) in by_day(cells.time("ready_at")?, cells.time("until")?) {
             let ms = i64::try_from(ms).unwrap_or(i64::MAX);
             add_sandbox(connection, &key, &day.to_string(), ms).await?;
         }

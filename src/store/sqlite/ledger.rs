@@ -130,14 +130,14 @@ impl Ledger for SqliteStore {
 
     async fn usage(&self, filter: &UsageFilter) -> Result<Vec<UsageRow>, StoreError> {
         let mut reader = self.read(measure!("usage")).await?;
-        let now = time(self.now_ms());
         let rows = sqlx::query(
             "SELECT tenant_id, owner_principal, conversation_id, path_id, day, executions, run_ms, sandbox_ms,
-                    output_bytes, NULL AS since
+                    output_bytes, NULL AS since, NULL AS until
                FROM usage_days
               WHERE day BETWEEN ?1 AND ?2 AND conversation_id <> 'pathbox:erased' AND (?3 IS NULL OR tenant_id = ?3) AND (?4 IS NULL OR owner_principal = ?4)
              UNION ALL
-             SELECT tenant_id, owner_principal, conversation_id, path_id, '', 0, 0, 0, 0, ready_at
+             SELECT tenant_id, owner_principal, conversation_id, path_id, '', 0, 0, 0, 0, ready_at,
+                    min(?5, max(expires_at, coalesce(provider_ends_at, 0)))
                FROM execution_contexts
               WHERE status = 'ready' AND (?3 IS NULL OR tenant_id = ?3) AND (?4 IS NULL OR owner_principal = ?4)",
         )
@@ -145,6 +145,7 @@ impl Ledger for SqliteStore {
         .bind(filter.to.to_string())
         .bind(filter.tenant.as_ref().map(TenantId::as_str))
         .bind(filter.owner.as_ref().map(Owner::as_str))
+        .bind(self.now_ms())
         .fetch_all(&mut *reader)
         .await
         .map_err(failure)?;
@@ -153,7 +154,7 @@ impl Ledger for SqliteStore {
             let cells = Cells::new(row, "usage_days", "path_id");
             let count = |column| cells.get::<i64>(column).map(|it| u64::try_from(it).unwrap_or(0));
             match cells.time_optional("since")? {
-                Some(since) => living.push((cells.key()?, since, now)),
+                Some(since) => living.push((cells.key()?, since, cells.time("until")?)),
                 None => days.push(UsageRow {
                     key: cells.key()?,
                     day: cells.parse("day")?,
