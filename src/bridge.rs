@@ -51,9 +51,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Names of the servers that every tenant has, each once; `None` when there is no server at all. The names of the others
-    /// are their tenants' matter.
-    pub fn public_names(&self) -> Option<Vec<String>> {
+    /// Names of the servers that every tenant has, each once.
+    pub fn public_names(&self) -> Vec<String> {
         let mut names: Vec<String> = self
             .servers
             .iter()
@@ -61,7 +60,12 @@ impl Options {
             .map(|server| server.name.clone())
             .collect();
         names.dedup();
-        (!self.servers.is_empty()).then_some(names)
+        names
+    }
+
+    /// The tenants that servers of their own are for.
+    pub fn tenants(&self) -> impl Iterator<Item = &TenantId> {
+        self.servers.iter().flat_map(|server| &server.tenants)
     }
 
     /// The values of headers and environments that the servers are given.

@@ -22,7 +22,7 @@ use rmcp::{RoleServer, ServerHandler};
 use serde_json::Value;
 
 use crate::bridge::Bridge;
-use crate::domain::ContextKey;
+use crate::domain::{ContextKey, TenantId};
 use crate::execution::{
     Contexts, Execution, Files, Packs, Policies, Reads, Runs, SessionFacts, Starting, Startup, Transfers,
     Workflows,
@@ -102,8 +102,8 @@ pub struct Options {
     pub network: bool,
     /// Whether workflows are offered.
     pub workflows: bool,
-    /// Names of the servers whose tools programs may call; `None` where there are none.
-    pub tool_servers: Option<Vec<String>>,
+    /// The servers whose tools programs may call; `None` where there are none.
+    pub tool_servers: Option<ToolServers>,
     /// Templates that calls may name, each with what is known of it; `None` where no caller may name one.
     pub templates: Option<Vec<Offered>>,
     /// Packages that programs find beside the standard library, with their versions.
@@ -120,6 +120,22 @@ pub struct Options {
     pub door: caller::Door,
     /// Who may enter contexts.
     pub sharing: crate::domain::SharingRules,
+}
+
+/// Servers whose tools programs may call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolServers {
+    /// Names of those that every tenant has; the names of the others are their tenants' matter.
+    pub names: Vec<String>,
+    /// The tenants that have servers, where not every tenant has one.
+    pub only: Vec<TenantId>,
+}
+
+impl ToolServers {
+    /// Whether a tenant has a server. A service that names no tenant may act for one that has.
+    fn serve(&self, tenant: Option<&TenantId>) -> bool {
+        !self.names.is_empty() || tenant.is_none_or(|tenant| self.only.contains(tenant))
+    }
 }
 
 /// When pictures are sent as image blocks.
@@ -142,6 +158,8 @@ struct Inner {
     options: Options,
     execution: Starting<Service>,
     tools: Vec<Tool>,
+    /// The same for a tenant without tool servers.
+    tools_alone: Vec<Tool>,
     waiting: confirm::Waiting,
     #[cfg(feature = "conformance")]
     fixtures: conformance::Fixtures,
@@ -188,13 +206,15 @@ impl McpServer {
     /// A handler over a service that may still be starting.
     pub fn new(options: Options, execution: Starting<Service>) -> Self {
         #[cfg_attr(not(feature = "conformance"), expect(unused_mut, reason = "fixtures are added to it"))]
-        let mut tools = if options.code_execution { tools::list(&options) } else { Vec::new() };
+        let [mut tools, tools_alone] = [options.tool_servers.is_some(), false]
+            .map(|servers| if options.code_execution { tools::list(&options, servers) } else { Vec::new() });
         #[cfg(feature = "conformance")]
         tools.extend(conformance::tools());
         Self(Arc::new(Inner {
             options,
             execution,
             tools,
+            tools_alone,
             waiting: confirm::Waiting::default(),
             #[cfg(feature = "conformance")]
             fixtures: conformance::Fixtures::default(),
@@ -339,8 +359,8 @@ impl ServerHandler for McpServer {
             let Offered { name, packages } = template;
             instructions.push_str(&format!(" With `template` {name} it has these: {}.", packages.join(", ")));
         }
-        if let Some(servers) = self.0.options.tool_servers.as_ref().filter(|_| self.0.options.code_execution)
-        {
+        let servers = self.0.options.tool_servers.as_ref().filter(|_| self.0.options.code_execution);
+        if let Some(servers) = servers.map(|servers| &servers.names).filter(|names| !names.is_empty()) {
             instructions.push_str(&format!(
                 " Programs can call the tools of these servers: {}. When a task needs several calls or large results, write one \
                  program: find the tools with `search_tools` (once a step), then in run_code `from tools import <server>`, call \
@@ -359,9 +379,16 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         one_page(request)?;
-        let caller = self.caller(&context).map_err(ToolError::into_protocol_error)?;
-        let allowed = |tool: &&Tool| caller.principal.may(tools::scope_of(&tool.name, None));
-        Ok(ListToolsResult::with_all_items(self.0.tools.iter().filter(allowed).cloned().collect()))
+        let parts = context.extensions.get::<http::request::Parts>();
+        let (principal, tenant) = Caller::identity(&self.0.options.door, &context.meta.0, parts)
+            .map_err(|error| ToolError::from(error).into_protocol_error())?;
+        let allowed = |tool: &&Tool| principal.may(tools::scope_of(&tool.name, None));
+        let servers = self.0.options.tool_servers.as_ref();
+        let all = match servers.is_none_or(|servers| servers.serve(tenant.as_ref())) {
+            true => &self.0.tools,
+            false => &self.0.tools_alone,
+        };
+        Ok(ListToolsResult::with_all_items(all.iter().filter(allowed).cloned().collect()))
     }
 
     async fn list_resources(

@@ -146,19 +146,17 @@ impl Caller {
         meta: &Map<String, Value>,
         parts: Option<&Parts>,
     ) -> Result<Self, CallerError> {
-        let tenant: Option<TenantId> = meta_id(meta, "dev.pathbox/tenantId", "tenantId")?;
+        let (principal, tenant) = Self::identity(door, meta, parts)?;
+        let tenant = tenant.ok_or(TenantRefused::Missing)?;
         let conversation = meta_id(meta, "dev.pathbox/conversationId", "conversationId")?;
         let path = meta_id(meta, "dev.pathbox/pathId", "pathId")?;
-        let (principal, tenant, named, last, is_made_up) = match door {
+        let (named, last, is_made_up) = match door {
             Door::Process(defaults) => {
                 let last = (defaults.conversation.clone(), defaults.path.clone());
-                let principal = Principal::local(defaults.tenant.clone());
-                (principal, tenant, Named { conversation, path }, last, true)
+                (Named { conversation, path }, last, true)
             }
             Door::Http(entropy) => {
                 let parts = parts.ok_or(CallerError::Unchecked)?;
-                let principal = parts.extensions.get::<Principal>().ok_or(CallerError::Unchecked)?.clone();
-                let tenant = tenant.map_or_else(|| header_id(parts, "x-tenant-id"), |id| Ok(Some(id)))?;
                 let conversation =
                     conversation.map_or_else(|| header_id(parts, "x-conversation-id"), |id| Ok(Some(id)))?;
                 let path = path.map_or_else(|| header_id(parts, "x-path-id"), |id| Ok(Some(id)))?;
@@ -168,12 +166,36 @@ impl Caller {
                     _ if is_service => (ConversationId::of_one_call(entropy), true),
                     _ => (default_of(&principal), false),
                 };
-                (principal, tenant, Named { conversation, path }, (last, PathId::main()), is_made_up)
+                (Named { conversation, path }, (last, PathId::main()), is_made_up)
             }
         };
-        let tenant = principal.tenant_for(tenant.as_ref())?;
         let owner = principal.owner(sharing.of(&tenant));
         Ok(Self { principal, tenant, owner, named, last, is_made_up })
+    }
+
+    /// Who asks through `door`, and for which tenant: none where a service names none, which is enough to learn what there is.
+    ///
+    /// # Errors
+    /// As [`Caller::of`].
+    pub fn identity(
+        door: &Door,
+        meta: &Map<String, Value>,
+        parts: Option<&Parts>,
+    ) -> Result<(Principal, Option<TenantId>), CallerError> {
+        let mut named: Option<TenantId> = meta_id(meta, "dev.pathbox/tenantId", "tenantId")?;
+        let principal = match door {
+            Door::Process(defaults) => Principal::local(defaults.tenant.clone()),
+            Door::Http(_) => {
+                let parts = parts.ok_or(CallerError::Unchecked)?;
+                named = named.map_or_else(|| header_id(parts, "x-tenant-id"), |id| Ok(Some(id)))?;
+                parts.extensions.get::<Principal>().ok_or(CallerError::Unchecked)?.clone()
+            }
+        };
+        match principal.tenant_for(named.as_ref()) {
+            Ok(tenant) => Ok((principal, Some(tenant))),
+            Err(TenantRefused::Missing) => Ok((principal, None)),
+            Err(refused) => Err(refused.into()),
+        }
     }
 
     /// The key of a call. `handle` is one that was opened already, under this caller's tenant. Its path and its owner are

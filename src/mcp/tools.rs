@@ -17,9 +17,10 @@ pub mod search_tools;
 pub mod workflows;
 
 /// Every tool, in the order in which clients see them. The order is part of the contract: it keeps prompts stable.
-pub fn list(options: &Options) -> Vec<Tool> {
+/// `servers` says whether there are tool servers for whoever asks.
+pub fn list(options: &Options, servers: bool) -> Vec<Tool> {
     let mut all = vec![
-        run_code::tool(options.network, options.tool_servers.is_some(), options.templates.as_deref()),
+        run_code::tool(options.network, servers, options.templates.as_deref()),
         run_analysis::tool(),
         get_analysis_help::tool(),
         manage_context::tool(),
@@ -27,7 +28,7 @@ pub fn list(options: &Options) -> Vec<Tool> {
         get_artifact::tool(),
         files::tool(),
     ];
-    all.extend(options.tool_servers.as_deref().map(search_tools::tool));
+    all.extend(options.tool_servers.as_ref().filter(|_| servers).map(|all| search_tools::tool(&all.names)));
     if options.workflows {
         all.extend(workflows::tools());
     }

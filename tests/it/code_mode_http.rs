@@ -51,6 +51,42 @@ fn a_server_over_streamable_http_is_called_in_both_eras_with_its_key() {
     assert_eq!(ran["structuredContent"]["toolCalls"].as_array().unwrap().len(), 4, "{ran:#}");
 }
 
+/// A service asks what there is before it names a tenant.
+#[test]
+fn the_search_is_listed_where_the_tenant_has_tool_servers() {
+    let data = tempfile::tempdir().unwrap();
+    let settings = data.path().join("pathbox.toml");
+    let servers = "[[tools.server]]\nname = \"theirs\"\ncommand = \"python3\"\ntenants = [\"acme\"]\n";
+    std::fs::write(&settings, servers).unwrap();
+    let key = |of: &[&str]| {
+        let mut add = command(data.path());
+        let output = add.args(["keys", "add", "--json", "--name", "k"]).args(of).output().unwrap();
+        let key: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        format!("Bearer {}", key["key"].as_str().unwrap())
+    };
+    let [acme, other, service] =
+        [&["--tenant", "acme"][..], &["--tenant", "other"], &["--any-tenant"]].map(key);
+    let mut serve = command(data.path());
+    let server =
+        HttpServer::start_with(serve.env("PATHBOX_CONFIG", &settings).env("PATHBOX_HTTP_AUTH", "required"));
+    let searches = |headers: &[(&str, &str)]| {
+        let answer = server.modern(headers, "tools/list", None, json!({})).answer();
+        let tools = answer["result"]["tools"].as_array().unwrap_or_else(|| panic!("{answer}")).clone();
+        let run_code = tools.iter().find(|tool| tool["name"] == "run_code").unwrap();
+        let takes_tools = run_code["inputSchema"]["properties"].get("tools").is_some();
+        assert_eq!(takes_tools, tools.iter().any(|tool| tool["name"] == "search_tools"));
+        takes_tools
+    };
+    assert!(searches(&[("Authorization", &acme)]));
+    assert!(!searches(&[("Authorization", &other)]));
+    assert!(searches(&[("Authorization", &service)]));
+    assert!(!searches(&[("Authorization", &service), ("X-Tenant-Id", "other")]));
+    let opened =
+        server.post(&[("Authorization", &other)], &crate::support::http::initialize("2025-06-18")).answer();
+    let taught = opened["result"]["instructions"].as_str().unwrap();
+    assert!(!taught.contains("these servers"), "{taught}");
+}
+
 #[test]
 fn a_wrong_key_and_an_address_of_the_old_transport_are_named_and_no_secret_is_shown() {
     let data = tempfile::tempdir().unwrap();

@@ -76,10 +76,10 @@ pub struct Found {
 
 /// The tool as it is listed.
 pub fn tool(servers: &[String]) -> Tool {
+    let named = if servers.is_empty() { String::new() } else { format!(" ({})", servers.join(", ")) };
     let description = format!(
-        "Find tools of the connected servers ({}) by what they do. They are not called one by one: write a program with run_code \
-         that does `from tools import <server>` and calls them, so that intermediate results stay in the sandbox.",
-        servers.join(", ")
+        "Find tools of the connected servers{named} by what they do. They are not called one by one: write a program with run_code \
+         that does `from tools import <server>` and calls them, so that intermediate results stay in the sandbox."
     );
     Tool::new(NAME, description, schema::arguments::<Input>())
         .with_title("Search tools")
