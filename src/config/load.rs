@@ -22,8 +22,26 @@ const GUARD_MODES: [(&str, crate::guard::Mode); 3] = [
     ("off", crate::guard::Mode::Off),
 ];
 
-/// Names of ours that are not settings: the file to read, and where a debug build dies for a test.
-const ALSO_OURS: [&str; 2] = ["PATHBOX_CONFIG", "PATHBOX_CRASH_AT"];
+/// Names of ours that are not settings: the file to read, the key of `pathbox files --server`, and where a debug build
+/// dies for a test.
+const ALSO_OURS: [&str; 3] = ["PATHBOX_CONFIG", "PATHBOX_API_KEY", "PATHBOX_CRASH_AT"];
+
+/// Whether Kubernetes made this variable: in each container of a namespace with a service whose name begins with `pathbox`
+/// it puts that service's address into `PATHBOX_SERVICE_HOST`, `PATHBOX_PORT_80_TCP` and the like.
+fn is_service_link(environment: &BTreeMap<String, String>, name: &str, value: &str) -> bool {
+    let is_address = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
+    let is_port = || {
+        let (_, port) = name.split_once("_PORT_")?;
+        let (number, protocol) = port.split_once('_')?;
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        Some(is_number && ["TCP", "UDP", "SCTP"].iter().any(|one| protocol.starts_with(one)))
+    };
+    environment.contains_key("KUBERNETES_SERVICE_HOST")
+        && (name.ends_with("_SERVICE_HOST")
+            || name.contains("_SERVICE_PORT")
+            || name.ends_with("_PORT") && is_address
+            || is_port() == Some(true))
+}
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +119,10 @@ pub struct Sources {
 impl Sources {
     /// The process's environment and nothing else.
     pub fn from_process() -> Self {
-        Self { environment: std::env::vars().collect(), ..Self::default() }
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+        };
+        Self { environment: std::env::vars_os().filter_map(text).collect(), ..Self::default() }
     }
 }
 
@@ -137,7 +158,8 @@ impl Values {
                 values.insert(setting.key, (value, Source::File(path.clone())));
             }
         }
-        for name in sources.environment.keys().filter(|name| name.starts_with("PATHBOX_")) {
+        let ours = sources.environment.iter().filter(|(name, _)| name.starts_with("PATHBOX_"));
+        for (name, _) in ours.filter(|(name, value)| !is_service_link(&sources.environment, name, value)) {
             let base = name.strip_suffix("_FILE").unwrap_or(name);
             let known = |n: &str| ALSO_OURS.contains(&n) || settings().any(|s| s.env.contains(&n));
             if !known(name) && !known(base) {
@@ -485,6 +507,14 @@ fn from_environment(
     let is_set = |value: &&String| !value.is_empty() && !value.starts_with("${user_config.");
     for name in setting.env {
         if let Some(value) = environment.get(*name).filter(is_set) {
+            if value.contains(char::REPLACEMENT_CHARACTER) {
+                return Err(ConfigError::Invalid {
+                    key: setting.key.to_owned(),
+                    origin: Source::Environment((*name).to_owned()),
+                    problem: "it is not UTF-8".to_owned(),
+                    allowed: setting.allowed.to_string(),
+                });
+            }
             return Ok(Some(((*name).to_owned(), value.clone())));
         }
         if !setting.secret {
@@ -694,6 +724,30 @@ mod tests {
     fn an_unknown_name_is_refused_with_the_nearest_one() {
         let error = load(&sources(&[("PATHBOX_DATA_DIRR", "/x")])).unwrap_err().to_string();
         assert!(error.contains("did you mean `PATHBOX_DATA_DIR`?"), "{error}");
+    }
+
+    #[test]
+    fn variables_that_are_no_settings_of_a_server_do_not_stop_it() {
+        assert!(load(&sources(&[("PATHBOX_API_KEY", "pbx_x")])).is_ok());
+        let links = [
+            ("PATHBOX_SERVICE_HOST", "10.0.0.7"),
+            ("PATHBOX_SERVICE_PORT", "80"),
+            ("PATHBOX_SERVICE_PORT_HTTP", "80"),
+            ("PATHBOX_PORT", "tcp://10.0.0.7:80"),
+            ("PATHBOX_PORT_80_TCP", "tcp://10.0.0.7:80"),
+            ("PATHBOX_PORT_80_TCP_ADDR", "10.0.0.7"),
+            ("PATHBOX_EU_PORT_53_UDP_PROTO", "udp"),
+        ];
+        let kubernetes = ("KUBERNETES_SERVICE_HOST", "10.0.0.1");
+        for link in links {
+            assert!(load(&sources(&[kubernetes, link])).is_ok(), "{link:?}");
+            assert!(load(&sources(&[link])).is_err(), "{link:?} without Kubernetes");
+        }
+        for (name, value) in
+            [("PATHBOX_HTTP_PORT", "8080"), ("PATHBOX_PORT_80", "x"), ("PATHBOX_SERVICE", "x")]
+        {
+            assert!(load(&sources(&[kubernetes, (name, value)])).is_err(), "{name}");
+        }
     }
 
     #[test]

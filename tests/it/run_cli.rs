@@ -32,6 +32,18 @@ fn the_exit_code_is_the_codes_and_output_goes_where_it_belongs() {
     assert!(err.contains("timeout"), "{err}");
 }
 
+/// A shell puts the name of its directory into the environment, whatever bytes it has.
+#[test]
+#[cfg(unix)]
+fn a_variable_that_is_not_utf_8_stops_nothing_unless_it_is_a_setting() {
+    let data = tempfile::tempdir().unwrap();
+    let bytes = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"/caf\xe9");
+    let with = |name: &str| command(data.path()).args(["contexts", "ls"]).env(name, bytes).output().unwrap();
+    assert!(with("PWD").status.success(), "{:?}", with("PWD"));
+    let said = String::from_utf8(with("E2B_DOMAIN").stderr).unwrap();
+    assert!(said.contains("`e2b.domain` (environment E2B_DOMAIN): it is not UTF-8"), "{said}");
+}
+
 /// What ends an interpreter has a status, as it has for a shell.
 #[test]
 #[cfg(target_os = "linux")]
