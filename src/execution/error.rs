@@ -237,7 +237,13 @@ impl ExecutionError {
                 "Nothing was run. Try again in a few seconds; `pathbox doctor` on the server says more.".into()
             }
             Self::Create(error) => {
-                format!("Nothing was run. {} `pathbox doctor` on the server says more.", error.advice())
+                let is_answered = matches!(error, E2bError::Command { .. });
+                let advice = match error.may_have_run() && !is_answered {
+                    // A sandbox that was made all the same is ended by the reconciler.
+                    true => "Try again; if it persists, check E2B_DOMAIN, E2B_API_URL and the provider's status.",
+                    false => error.advice(),
+                };
+                format!("Nothing was run. {advice} `pathbox doctor` on the server says more.")
             }
             Self::Sandbox(error) => format!("Nothing was run. {}", error.advice()),
             Self::Store(error) if error.state() == Some(DatabaseState::Full) => {

@@ -467,6 +467,22 @@ fn a_provider_that_cannot_say_what_became_of_a_sandbox_costs_no_state() {
     assert_eq!(provider.creates().len(), 1);
 }
 
+// --- a provider that breaks off, or is none -----------------------------------------------------------------------------------
+
+/// Nothing ran, so there are no effects to check.
+#[test]
+fn a_create_without_a_usable_answer_says_what_to_check() {
+    let provider = Provider::start(|request| {
+        let is_create = request.method == "POST" && request.path == "/v2/sandboxes";
+        is_create.then(|| Reply::new(201).send("<html>sign in</html>"))
+    });
+    let mut server = Server::start_with(provider.command().arg("serve"));
+    let result = server.python("1");
+    let said = result["content"][0]["text"].as_str().unwrap();
+    assert!(said.contains("Nothing was run. Try again; if it persists, check E2B_DOMAIN"), "{said}");
+    assert!(!said.contains("effects"), "{said}");
+}
+
 // --- a provider that is down -----------------------------------------------------------------------------------------------
 
 #[test]
