@@ -425,8 +425,7 @@ struct Gate {
     /// The groups of letters that a head ends in: its last four, or all of a shorter one. First for the heads that count by
     /// default, then for all.
     heads: [Box<Ends>; 2],
-    /// The same for qualifiers, and for heads and qualifiers.
-    qualifiers: Box<Ends>,
+    /// The same for heads and qualifiers.
     either: [Box<Ends>; 2],
     /// The last six letters of each longer word.
     sixes: Box<Ends>,
@@ -457,7 +456,6 @@ impl Gate {
         let mut gate = Self {
             words: Box::new([Known::default(); Self::PLACES]),
             heads: [(); 2].map(|()| Box::new([0; 512])),
-            qualifiers: Box::new([0; 512]),
             either: [(); 2].map(|()| Box::new([0; 512])),
             sixes: Box::new([0; 512]),
             abroad,
@@ -468,8 +466,8 @@ impl Gate {
             let sort = known.sort;
             let end = Self::end(Self::last(&word), word.len());
             let heads = [HEAD | COLUMNS | PAIRED, HEAD | COLUMNS | PAIRED | OFF];
-            let sorts = heads.into_iter().chain(heads.map(|heads| heads | QUALIFIER)).chain([QUALIFIER]);
-            let all = gate.heads.iter_mut().chain(&mut gate.either).chain([&mut gate.qualifiers]);
+            let sorts = heads.into_iter().chain(heads.map(|heads| heads | QUALIFIER));
+            let all = gate.heads.iter_mut().chain(&mut gate.either);
             for (ends, sorts) in all.zip(sorts) {
                 ends[end / 64] |= u64::from(sort & sorts != 0) << (end % 64);
             }

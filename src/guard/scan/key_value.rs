@@ -5,7 +5,7 @@
 //! then is the value examined, and it must look like one: no template, no call, no other name.
 
 use super::excuse::{Candidate, Evidence};
-use super::name::NAMES;
+use super::name::{AUTH, NAMES};
 use super::natural_language::is_natural_language;
 use super::placeholder::{is_empty_word, shell_default, trimmed};
 use super::token::{Shape, mixed_case, shape_of};
@@ -39,44 +39,35 @@ struct Pair {
 }
 
 impl Scanner<'_> {
-    /// Whether the name before a mark may end as one of ours; most names do not. Decides by the last eight bytes, which
-    /// are nearly always enough.
+    /// Whether the name before a mark may end as one of ours; most names do not.
     #[inline(always)]
     pub(super) fn may_be_named(&self, at: usize) -> bool {
-        let Some(last) = self.text[..at].last_chunk::<8>() else {
-            return !matches!(self.byte_before(at), b':' | b'=');
-        };
-        let last = u64::from_be_bytes(*last);
-        if (last as u8).is_ascii_alphabetic() {
-            self.names.may_end(last)
-        } else {
-            self.may_be_signed(at, last)
+        match self.byte_before(at).is_ascii_alphabetic() {
+            true => self.names.may_end(&self.text[..at]),
+            false => self.may_be_signed(at),
         }
     }
 
-    /// The same for a name with anything but a letter at its end, by the last eight bytes.
+    /// The same for a name with anything but a letter at its end.
     #[inline(never)]
-    fn may_be_signed(&self, at: usize, mut last: u64) -> bool {
+    fn may_be_signed(&self, at: usize) -> bool {
         // In `:=`, `==`, `::=` only the first counts.
-        if matches!(last as u8, b':' | b'=') {
+        if matches!(self.byte_before(at), b':' | b'=') {
             return false;
         }
         // `"x" == password`, as people write it.
         let compares = self.text[at] == b'=' && self.byte(at + 1) == b'=';
-        last >>= if last as u8 == b' ' && !compares { 8 } else { 0 };
-        last >>= if last as u8 == b'"' { 8 } else { 0 };
-        if (last as u8).is_ascii_digit() {
-            while (last as u8).is_ascii_digit() {
-                last >>= 8;
-            }
+        let end = at - usize::from(self.byte_before(at) == b' ' && !compares);
+        let end = end - usize::from(self.byte_before(end) == b'"');
+        let name = &self.text[..end];
+        let digits = name.iter().rev().take(8).take_while(|byte| byte.is_ascii_digit()).count();
+        let name = &name[..end - digits];
+        match name {
             // `12:34:56`, `2026-11-28 12:34`. A name may have a number after it, but not two.
-            if last as u8 == b':' || last as u8 == b' ' && ((last >> 8) as u8).is_ascii_digit() {
-                return false;
-            }
-        }
-        match last as u8 {
-            b'A'..=b'Z' | b'a'..=b'z' if last >> 40 > 0 => self.names.may_end(last),
-            sign => compares || !NOT_AFTER[usize::from(sign)],
+            [.., b':'] | [.., b'0'..=b'9', b' '] if digits > 0 => false,
+            [.., b'A'..=b'Z' | b'a'..=b'z'] => self.names.may_end(name),
+            [.., sign] => compares || !NOT_AFTER[usize::from(*sign)],
+            [] => true,
         }
     }
 
@@ -91,9 +82,7 @@ impl Scanner<'_> {
         }
         let name_end = self.name_end(at);
         // Most names have a different ending.
-        let ending = self.text[..name_end].last_chunk().filter(|ending| ending[7].is_ascii_alphabetic());
-        let other = |ending: &[u8; 8]| !self.names.may_end(u64::from_be_bytes(*ending));
-        if ending.is_some_and(other) {
+        if self.byte_before(name_end).is_ascii_alphabetic() && !self.names.may_end(&self.text[..name_end]) {
             return;
         }
         let Some(name_start) = self.name_start(at, name_end) else { return };
@@ -104,7 +93,7 @@ impl Scanner<'_> {
         }
         let kind = self.kind_of_name(at, name_start, name_end);
         if kind == Name::Other {
-            if name == b"auth" {
+            if name == AUTH {
                 self.pair_of_strings(at);
             }
             return;

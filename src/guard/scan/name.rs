@@ -2,7 +2,6 @@
 
 use std::sync::LazyLock;
 
-use crate::guard::rule::is_glued;
 use crate::guard::words::{EndingWord, Endings, Name, WORDS};
 
 /// The ends of names.
@@ -10,10 +9,6 @@ pub(super) struct Names {
     endings: Endings<Name>,
     /// A bit for each group of three letters that one may end in.
     threes: Box<[u32; 1 << 10]>,
-    /// A bit for each ending: the last six letters, of a shorter word the last four, or all of one with fewer.
-    ends: Box<[u64; 1 << 9]>,
-    /// Likewise for short words that must begin a word of the name.
-    whole: Box<[u64; 1 << 9]>,
 }
 
 /// The built-in ones.
@@ -25,45 +20,39 @@ fn entries() -> impl Iterator<Item = EndingWord<Name>> + Clone {
     })
 }
 
+/// `auth=("user", "password")`
+pub(super) const AUTH: &[u8] = b"auth";
+
 impl Names {
     fn new(entries: impl Iterator<Item = EndingWord<Name>> + Clone) -> Self {
-        let (mut ends, mut whole) = (Box::new([0; 1 << 9]), Box::new([0; 1 << 9]));
-        for entry in entries.clone() {
-            let word = entry.word.as_bytes();
-            note(if entry.whole && word.len() < 4 { &mut whole } else { &mut ends }, word);
-        }
-        // `auth=("user", "password")`
-        note(&mut ends, b"auth");
         let mut threes = Box::new([0; 1 << 10]);
-        for word in entries.clone().map(|entry| entry.word).chain(["auth"]) {
-            let last = word.bytes().fold(0, |last, byte| last << 8 | u64::from(byte));
-            let (place, third) = Self::three(last);
+        for word in entries.clone().map(|entry| entry.word.as_bytes()).chain([AUTH]) {
+            let (place, third) = Self::three(word);
             threes[place] |= if word.len() > 2 { 1 << third } else { u32::MAX };
         }
-        Self { endings: Endings::new(entries), threes, ends, whole }
+        Self { endings: Endings::new(entries), threes }
     }
 
-    /// Whether a name with these last eight bytes may end in any of the words. Nearly free: it is called for nearly every
-    /// mark, and the names that pass are examined once more.
+    /// Whether a name that ends with a text may end in any of the words. Nearly free, because it is called for nearly every mark.
     #[inline(always)]
-    pub(super) fn may_end(&self, last: u64) -> bool {
-        let (place, third) = Self::three(last);
-        self.threes[place] >> third & 1 == 1 && self.seems_to_end(last)
+    pub(super) fn may_end(&self, text: &[u8]) -> bool {
+        let (place, third) = Self::three(text);
+        self.threes[place] >> third & 1 == 1 && self.ends(text)
     }
 
     /// The place of the last two letters, and the bit of the one before.
-    #[inline]
-    fn three(last: u64) -> (usize, u32) {
-        ((last >> 3 & 0x3e0 | last & 0x1f) as usize, (last >> 16 & 0x1f) as u32)
+    #[inline(always)]
+    fn three(text: &[u8]) -> (usize, u8) {
+        let [a, b, c] = match text {
+            [.., a, b, c] => [*a, *b, *c],
+            [b, c] => [0, *b, *c],
+            _ => [0; 3],
+        };
+        (usize::from(b & 31) << 5 | usize::from(c & 31), a & 31)
     }
 
-    fn seems_to_end(&self, last: u64) -> bool {
-        let is = |ends: &[u64; 1 << 9], len: usize| {
-            let place = end_of(last, len);
-            ends[place / 64] >> (place % 64) & 1 == 1
-        };
-        let whole = |len: usize| is(&self.whole, len) && !is_glued(&last.to_be_bytes(), 8 - len);
-        [6, 4, 3].into_iter().any(|len| is(&self.ends, len)) || whole(3) || whole(2)
+    fn ends(&self, text: &[u8]) -> bool {
+        text.ends_with(AUTH) || self.endings.of(text).any(|entry| entry.is_apart(text))
     }
 
     /// Whether a word is one of them, and not only ends in one: `Passwort`.
@@ -95,19 +84,6 @@ impl Names {
         }
         Name::Other
     }
-}
-
-fn note(ends: &mut [u64; 1 << 9], word: &[u8]) {
-    let last = word.iter().fold(0, |last, byte| last << 8 | u64::from(*byte));
-    let place = end_of(last, if word.len() < 6 { word.len().min(4) } else { 6 });
-    ends[place / 64] |= 1 << (place % 64);
-}
-
-/// The bit for an ending of `len` letters.
-#[inline]
-fn end_of(last: u64, len: usize) -> usize {
-    let letters = u64::MAX >> (64 - 8 * len);
-    (((last | 0x2020_2020_2020_2020) & letters).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49) as usize
 }
 
 #[cfg(test)]

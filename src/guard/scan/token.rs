@@ -104,10 +104,10 @@ impl Scanner<'_> {
         self.words_done = end;
         let start = self.joined_start(start, end);
         let word = &self.text[start..end.min(start + 256)];
-        let counts = Counts::of(word);
-        let shape = counts.shape(word);
+        let counts = counts(word);
+        let (shape, [digits, upper, lower, ..]) = (shape_by(word, counts), counts);
         // No text is words without digits in base64, base32 or hexadecimal digits.
-        let words = counts.digits == 0 && counts.lower > 0 && (counts.upper == 0 || shape != Shape::Random);
+        let words = digits == 0 && lower > 0 && (upper == 0 || shape != Shape::Random);
         let named = words && (start, end) == (from, to) && !matches!(self.byte_before(start), b'+' | b'/');
         if shape != Shape::Uuid && (!named && self.encoded(start, end) || self.keyword_inside(start, end)) {
             return;
@@ -556,61 +556,44 @@ const MAX_LOOK: usize = 4_095;
 /// The shape of a value, by its beginning if it is long.
 pub(super) fn shape_of(value: &[u8]) -> Shape {
     let value = &value[..value.len().min(MAX_LOOK)];
-    Counts::of(value).shape(value)
+    shape_by(value, counts(value))
 }
 
-/// How many bytes of a value are of each sort.
-struct Counts {
-    digits: usize,
-    upper: usize,
-    lower: usize,
-    joints: usize,
-    hex: usize,
+/// How many digits, capitals, lowercase letters, joints and hexadecimal digits a value has.
+fn counts(value: &[u8]) -> [usize; 5] {
+    let counts = value.iter().fold(0, |counts, byte| counts + COUNTS[usize::from(*byte)]);
+    [0, 1, 2, 3, 4].map(|field| (counts >> (12 * field)) as usize & 0xfff)
 }
 
-impl Counts {
-    fn of(value: &[u8]) -> Self {
-        let counts = value.iter().fold(0, |counts, byte| counts + COUNTS[usize::from(*byte)]);
-        let [digits, upper, lower, joints, hex] =
-            [0, 1, 2, 3, 4].map(|field| (counts >> (12 * field)) as usize & 0xfff);
-        Self { digits, upper, lower, joints, hex }
+fn shape_by(value: &[u8], [digits, upper, lower, joints, hex]: [usize; 5]) -> Shape {
+    let others = value.len() - digits - upper - lower - joints;
+    let letters = upper + lower;
+    if value.len() == 36 && joints == 4 && hex == 32 && [8, 13, 18, 23].iter().all(|at| value[*at] == b'-') {
+        return Shape::Uuid;
     }
-
-    fn shape(&self, value: &[u8]) -> Shape {
-        let Self { digits, upper, lower, joints, hex } = *self;
-        let others = value.len() - digits - upper - lower - joints;
-        let letters = upper + lower;
-        if value.len() == 36
-            && joints == 4
-            && hex == 32
-            && [8, 13, 18, 23].iter().all(|at| value[*at] == b'-')
-        {
-            return Shape::Uuid;
-        }
-        if hex == value.len() && letters > 0 && digits > 0 && value.len() >= 16 {
-            return Shape::Hex;
-        }
-        if letters == value.len() {
-            return if mixed_case(value) && value.len() >= 16 { Shape::Random } else { Shape::Letters };
-        }
-        if digits == value.len() {
-            return Shape::Digits;
-        }
-        if others > 0 || letters == 0 {
-            return Shape::Other;
-        }
-        if digits == 0 {
-            let random = value.len() >= 20 && mixed_case(value) && (joints <= 3 || varied(value, 20));
-            return if random { Shape::Random } else { Shape::Other };
-        }
-        // Versions, dates and paths have many joints and short parts.
-        let long_part = || value.split(|byte| !byte.is_ascii_alphanumeric()).any(|part| part.len() >= 8);
-        let spread = joints * 6 <= value.len() || long_part();
-        if spread && (digits >= 2 || value.len() >= 16) && varied(value, 6) {
-            Shape::Random
-        } else {
-            Shape::Other
-        }
+    if hex == value.len() && letters > 0 && digits > 0 && value.len() >= 16 {
+        return Shape::Hex;
+    }
+    if letters == value.len() {
+        return if mixed_case(value) && value.len() >= 16 { Shape::Random } else { Shape::Letters };
+    }
+    if digits == value.len() {
+        return Shape::Digits;
+    }
+    if others > 0 || letters == 0 {
+        return Shape::Other;
+    }
+    if digits == 0 {
+        let random = value.len() >= 20 && mixed_case(value) && (joints <= 3 || varied(value, 20));
+        return if random { Shape::Random } else { Shape::Other };
+    }
+    // Versions, dates and paths have many joints and short parts.
+    let long_part = || value.split(|byte| !byte.is_ascii_alphanumeric()).any(|part| part.len() >= 8);
+    let spread = joints * 6 <= value.len() || long_part();
+    if spread && (digits >= 2 || value.len() >= 16) && varied(value, 6) {
+        Shape::Random
+    } else {
+        Shape::Other
     }
 }
 
