@@ -17,7 +17,7 @@ pub mod search_tools;
 pub mod workflows;
 
 /// Every tool, in the order in which clients see them. The order is part of the contract: it keeps prompts stable.
-/// `servers` says whether there are tool servers for whoever asks.
+/// `servers`: whether the caller has tool servers.
 pub fn list(options: &Options, servers: bool) -> Vec<Tool> {
     let mut all = vec![
         run_code::tool(options.network, servers, options.templates.as_deref()),

@@ -304,6 +304,11 @@ fn files_in_every_encoding_and_dialect_are_read() {
         assert_eq!(output["results"][0]["columns"][0]["top"][0]["value"], "Köln", "{path}");
         assert_eq!(output["results"][0]["columns"][1]["sum"], "1", "{path}");
     }
+    // A heading may begin as a Parquet file does.
+    let parameters = file("parameters.csv", b"PAR1,PAR2\n1,2\n");
+    let call = json!({"file": parameters, "operations": [{"do": "describe"}]});
+    let report = each(Kind::DataAnalysis, [call]).remove(0).unwrap();
+    assert_eq!(report.output["results"][0]["columns"][0]["name"], "PAR1");
     for (parameters, said) in [
         (json!({"file": "/nowhere/at/all.csv"}), "file: the file cannot be read (FileNotFoundError)"),
         (json!({"file": "a\u{0}b"}), "file: the file cannot be read"),

@@ -29,8 +29,8 @@ PADDED = re.compile(r"0\d+", re.ASCII)  # 02134 is a name that is written with d
 MAX_EXPONENT = 140  # squares of larger numbers, and of smaller ones, are out of reach for binary floating point
 MOSTLY = 0.9  # share of a column's values that makes it numeric (or dated); the rest are counted as invalid
 NO_TEXT = {  # how files begin that are often taken for tables
-    b"PK\x03\x04": "is a ZIP archive, such as an Excel workbook", b"\xd0\xcf\x11\xe0": "is an old Excel workbook", b"PAR1": "is Parquet",
-    b"\x1f\x8b": "is compressed by gzip", b"SQLite format 3": "is an SQLite database", b"%PDF-": "is a PDF", b"ARROW1": "is an Arrow file"}
+    b"PK\x03\x04": "is a ZIP archive, such as an Excel workbook", b"\xd0\xcf\x11\xe0": "is an old Excel workbook", b"PAR1\x15": "is Parquet",
+    b"\x1f\x8b": "is compressed by gzip", b"SQLite format 3": "is an SQLite database", b"%PDF-": "is a PDF", b"ARROW1\0": "is an Arrow file"}
 POINTS = 20000
 MAX_JOINED = 500000
 END = "\ue000end\ue000"
