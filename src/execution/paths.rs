@@ -124,7 +124,7 @@ impl Paths {
         self.0.store().paths(conversation, deleted).await
     }
 
-    /// The same as a tree. A path whose parent is not in the list, or that is more than [`MAX_LEVELS`] deep, stands at the top.
+    /// The same as a tree. A path whose parent is not in the list, or that is more than 50 levels deep, stands at the top.
     ///
     /// # Errors
     /// The store's.
