@@ -22,8 +22,8 @@ const GUARD_MODES: [(&str, crate::guard::Mode); 3] = [
     ("off", crate::guard::Mode::Off),
 ];
 
-/// Names of ours that are not settings: the file to read, the key of `pathbox files --server`, and where a debug build
-/// dies for a test.
+/// Names of ours that are not settings: the file to read, the key with which `pathbox files` calls a server, and where a
+/// debug build dies for a test.
 const ALSO_OURS: [&str; 3] = ["PATHBOX_CONFIG", "PATHBOX_API_KEY", "PATHBOX_CRASH_AT"];
 
 /// Whether Kubernetes made this variable: in each container of a namespace with a service whose name begins with `pathbox`
