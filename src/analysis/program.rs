@@ -59,6 +59,7 @@ impl Program {
             "analysis_type": checked.kind.as_str(),
             "output_format": format.as_str(),
             "result_format": RESULT_FORMAT,
+            "max_bytes": MAX_REPORT_BYTES,
             "disclaimer": DISCLAIMER,
             "parameters": checked.parameters,
         });

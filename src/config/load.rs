@@ -727,7 +727,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_that_are_no_settings_of_a_server_do_not_stop_it() {
+    fn a_server_starts_beside_variables_of_others() {
         assert!(load(&sources(&[("PATHBOX_API_KEY", "pbx_x")])).is_ok());
         let links = [
             ("PATHBOX_SERVICE_HOST", "10.0.0.7"),

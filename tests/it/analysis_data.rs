@@ -403,8 +403,8 @@ fn no_column_is_lost_to_another_of_its_name() {
 
 #[test]
 fn a_result_that_is_too_large_is_refused_with_what_to_do() {
-    let told = refusal(Kind::Custom, json!({"code": "['x' * 100] * 100_000"}));
-    assert!(told.contains("the result is larger than 4 MiB; ask for fewer columns"), "{told}");
+    let message = refusal(Kind::Custom, json!({"code": "['x' * 100] * 100_000"}));
+    assert!(message.contains("the result is larger than 4 MiB; ask for fewer columns"), "{message}");
 }
 
 #[test]

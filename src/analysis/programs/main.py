@@ -7,8 +7,6 @@ import json
 
 core = use("core")
 
-MAX_REPORT = 4 * 1024 * 1024
-
 
 class Report:
     """The cell's value: plain text for a person at a prompt, the report for Pathbox."""
@@ -79,8 +77,8 @@ def answer(request):
     }
     if "pack" in request:
         report["pack"] = request["pack"]
-    if len(json.dumps(report, ensure_ascii=False).encode("utf-8", "replace")) > MAX_REPORT:
-        raise core.Refused("parameters", "the result is larger than 4 MiB; ask for fewer columns, groups, rows or cases")
+    if len(json.dumps(report, ensure_ascii=False).encode("utf-8", "replace")) > request["max_bytes"]:
+        raise core.Refused("parameters", "the result is larger than %d MiB; ask for fewer columns, groups, rows or cases" % (request["max_bytes"] >> 20))
     return report, result.picture
 
 
