@@ -32,9 +32,6 @@ use crate::telemetry::trace::Trace;
 
 pub mod caller;
 mod confirm;
-#[cfg(feature = "conformance")]
-#[path = "../tests/conformance/fixtures.rs"]
-mod conformance;
 pub mod error;
 pub mod images;
 mod links;
@@ -161,8 +158,6 @@ struct Inner {
     /// The same for a tenant without tool servers.
     tools_alone: Vec<Tool>,
     waiting: confirm::Waiting,
-    #[cfg(feature = "conformance")]
-    fixtures: conformance::Fixtures,
 }
 
 /// Requests that rmcp knows.
@@ -205,24 +200,13 @@ with `get_execution` (stream, offset). If a plot was not shown, `get_artifact` s
 impl McpServer {
     /// A handler over a service that may still be starting.
     pub fn new(options: Options, execution: Starting<Service>) -> Self {
-        #[cfg_attr(not(feature = "conformance"), expect(unused_mut, reason = "fixtures are added to it"))]
-        let [mut tools, tools_alone] = [options.tool_servers.is_some(), false]
+        let [tools, tools_alone] = [options.tool_servers.is_some(), false]
             .map(|servers| if options.code_execution { tools::list(&options, servers) } else { Vec::new() });
-        #[cfg(feature = "conformance")]
-        tools.extend(conformance::tools());
-        Self(Arc::new(Inner {
-            options,
-            execution,
-            tools,
-            tools_alone,
-            waiting: confirm::Waiting::default(),
-            #[cfg(feature = "conformance")]
-            fixtures: conformance::Fixtures::default(),
-        }))
+        Self(Arc::new(Inner { options, execution, tools, tools_alone, waiting: confirm::Waiting::default() }))
     }
 
     /// A view of the service that may still be starting.
-    fn execution(&self) -> &Starting<Service> {
+    pub fn execution(&self) -> &Starting<Service> {
         &self.0.execution
     }
 
@@ -298,8 +282,6 @@ impl McpServer {
         // A prompt asks for the tool of its name.
         let tool_of = |prompt: &str| if prompt == "use_tools" { "search_tools" } else { prompt }.to_owned();
         listed.prompts.retain(|prompt| self.0.tools.iter().any(|tool| tool.name == tool_of(&prompt.name)));
-        #[cfg(feature = "conformance")]
-        listed.prompts.extend(conformance::prompts()?);
         Ok(listed)
     }
 
@@ -336,16 +318,6 @@ impl ServerHandler for McpServer {
                 capabilities.enable_resources().enable_prompts().enable_completions().enable_tasks().build()
             }
             false => capabilities.build(),
-        };
-        #[cfg(feature = "conformance")]
-        let capabilities = {
-            let mut all = capabilities;
-            all.logging = Some(Default::default());
-            all.resources = Some(all.resources.unwrap_or_default()).map(|mut resources| {
-                resources.subscribe = Some(true);
-                resources
-            });
-            all
         };
         let mut info = ServerConfig::new(capabilities);
         info.server_info = Implementation::new("pathbox", env!("CARGO_PKG_VERSION"));
@@ -397,12 +369,6 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         one_page(request)?;
-        #[cfg(feature = "conformance")]
-        return self.resources(&context).await.map(|mut listed| {
-            listed.resources.extend(conformance::resources());
-            listed
-        });
-        #[cfg(not(feature = "conformance"))]
         self.resources(&context).await
     }
 
@@ -412,11 +378,7 @@ impl ServerHandler for McpServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         one_page(request)?;
-        #[cfg_attr(not(feature = "conformance"), expect(unused_mut, reason = "fixtures are added to it"))]
-        let mut listed = resources::templates();
-        #[cfg(feature = "conformance")]
-        listed.resource_templates.push(conformance::template());
-        Ok(listed)
+        Ok(resources::templates())
     }
 
     async fn read_resource(
@@ -424,10 +386,6 @@ impl ServerHandler for McpServer {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        #[cfg(feature = "conformance")]
-        if let Some(fixture) = conformance::resource(&request.uri) {
-            return Ok(fixture.into());
-        }
         Ok(self.read(&request.uri, &context).await?.into())
     }
 
@@ -445,10 +403,6 @@ impl ServerHandler for McpServer {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        #[cfg(feature = "conformance")]
-        if let Some(fixture) = conformance::prompt(&request) {
-            return fixture;
-        }
         Ok(prompts::get(&request, &self.guard_of(&context))?.into())
     }
 
@@ -460,51 +414,11 @@ impl ServerHandler for McpServer {
         prompts::complete(&request, &self.prompts()?.prompts)
     }
 
-    #[cfg(feature = "conformance")]
-    #[expect(deprecated, reason = "the suite tests what older clients still use")]
-    async fn set_level(
-        &self,
-        _request: rmcp::model::SetLevelRequestParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        Ok(())
-    }
-
-    #[cfg(feature = "conformance")]
-    async fn subscribe(
-        &self,
-        _request: rmcp::model::SubscribeRequestParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        Ok(())
-    }
-
-    #[cfg(feature = "conformance")]
-    async fn unsubscribe(
-        &self,
-        _request: rmcp::model::UnsubscribeRequestParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        Ok(())
-    }
-
-    #[cfg(feature = "conformance")]
-    fn accepted_subscription_filter(
-        &self,
-        requested: &rmcp::model::SubscriptionFilter,
-    ) -> Option<rmcp::model::SubscriptionFilter> {
-        Some(requested.clone())
-    }
-
     async fn get_task(
         &self,
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        #[cfg(feature = "conformance")]
-        if let Ok(fixture) = self.0.fixtures.tasks.get_task(&request.task_id) {
-            return Ok(GetTaskResult::new(fixture));
-        }
         Ok(GetTaskResult::new(self.task(&request.task_id, &context).await?))
     }
 
@@ -514,10 +428,6 @@ impl ServerHandler for McpServer {
         request: UpdateTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        #[cfg(feature = "conformance")]
-        if self.0.fixtures.tasks.update_task(&request.task_id, request.input_responses.clone()).is_ok() {
-            return Ok(());
-        }
         self.task(&request.task_id, &context).await.map(drop)
     }
 
@@ -526,10 +436,6 @@ impl ServerHandler for McpServer {
         request: CancelTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        #[cfg(feature = "conformance")]
-        if self.0.fixtures.tasks.cancel_task(&request.task_id).is_ok() {
-            return Ok(());
-        }
         self.cancel_run(&request.task_id, &context).await
     }
 
@@ -558,10 +464,6 @@ impl ServerHandler for McpServer {
         request: CallToolRequestParams,
         mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        #[cfg(feature = "conformance")]
-        if let Some(answer) = conformance::call(&self.0.fixtures, &request, &context).await {
-            return answer;
-        }
         let (name, id) = (Cow::clone(&request.name), context.id.clone());
         let takes_links = links::are_taken(&context);
         let reporting = progress::Reporting::begin(&mut context);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
+use rmcp::ServerHandler;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +44,18 @@ impl App {
     /// # Errors
     /// When the address cannot be had.
     pub async fn open_http(&self, listen: SocketAddr) -> anyhow::Result<HttpDoors> {
+        self.open_http_with(listen, |server| server).await
+    }
+
+    /// The same with another handler at `/mcp`, made of the server's own.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub async fn open_http_with<H: ServerHandler + Clone>(
+        &self,
+        listen: SocketAddr,
+        handler: impl FnOnce(McpServer) -> H,
+    ) -> anyhow::Result<HttpDoors> {
         let settings = &self.config.http;
         let listener = TcpListener::bind(listen)
             .await
@@ -64,7 +77,7 @@ impl App {
         );
         let health = self.execution.part(|execution| execution.health.clone());
         let mut known = self
-            .known_routes(server, &clock, &entropy, &streams)
+            .known_routes(server.clone(), handler(server), &clock, &entropy, &streams)
             .merge(metrics::router(health.clone()))
             .merge(paths.known());
         let files = transfers::router(self.execution.part(transfers::Service::of), shares);
@@ -123,9 +136,10 @@ impl App {
     }
 
     /// Routes that need a caller.
-    fn known_routes(
+    fn known_routes<H: ServerHandler + Clone>(
         &self,
         server: McpServer,
+        handler: H,
         clock: &Clock,
         entropy: &Entropy,
         streams: &CancellationToken,
@@ -144,7 +158,8 @@ impl App {
             max_sessions: settings.max_sessions,
             session_idle: settings.session_idle,
         };
-        let mut known = streamable_http::router(server.clone(), key, &options, clock, entropy, streams);
+        let mut known =
+            streamable_http::router(handler, server.execution(), key, &options, clock, entropy, streams);
         if settings.legacy_sse {
             let options = legacy_sse::Options {
                 max_body_bytes: settings.max_body_bytes,

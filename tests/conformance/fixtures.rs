@@ -1,12 +1,8 @@
-//! What the official conformance suite wants to find at a server: tools, prompts and resources of fixed names. Compiled
-//! only with the feature `conformance`, so that the suite drives the real binary with its own doors and limits.
+//! What the official conformance suite wants to find at a server: tools, prompts and resources of fixed names.
 //!
 //! The names and texts are the suite's (`@modelcontextprotocol/conformance`); nothing here is part of the product.
 #![expect(deprecated, reason = "the suite tests what older clients still use: logging, sampling, roots")]
 
-mod tasks;
-
-use std::fmt;
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -22,7 +18,9 @@ use rmcp::task_manager::TaskManager;
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::domain::hex;
+use pathbox::domain::hex;
+
+use crate::tasks;
 
 /// One red pixel.
 const PNG: &str =
@@ -30,30 +28,18 @@ const PNG: &str =
 /// No sound.
 const WAV: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEARKwAAIhYAQACABAAZGF0YQAAAAA=";
 
-type Context = RequestContext<RoleServer>;
-
-/// What the fixtures keep between requests.
-#[derive(Default)]
-pub(super) struct Fixtures {
-    pub(super) tasks: TaskManager,
-}
-
-impl fmt::Debug for Fixtures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fixtures").finish_non_exhaustive()
-    }
-}
+pub(crate) type Context = RequestContext<RoleServer>;
 
 /// A JSON value as a type of the protocol.
-fn typed<T: for<'de> serde::Deserialize<'de>>(value: Value) -> Result<T, ErrorData> {
+pub(crate) fn typed<T: for<'de> serde::Deserialize<'de>>(value: Value) -> Result<T, ErrorData> {
     serde_json::from_value(value).map_err(|error| ErrorData::internal_error(error.to_string(), None))
 }
 
-fn object(value: Value) -> JsonObject {
+pub(crate) fn object(value: Value) -> JsonObject {
     value.as_object().cloned().unwrap_or_default()
 }
 
-pub(super) fn tools() -> Vec<Tool> {
+pub(crate) fn tools() -> Vec<Tool> {
     const PLAIN: [&str; 22] = [
         "test_simple_text",
         "test_image_content",
@@ -120,12 +106,12 @@ pub(super) fn tools() -> Vec<Tool> {
 }
 
 /// Calls a fixture; `None` when the name is none.
-pub(super) async fn call(
-    fixtures: &Fixtures,
+pub(crate) async fn call(
+    fixtures: &TaskManager,
     request: &CallToolRequestParams,
     context: &Context,
 ) -> Option<Result<CallToolResponse, ErrorData>> {
-    if let Some(answer) = tasks::call(&fixtures.tasks, request, context).await {
+    if let Some(answer) = tasks::call(fixtures, request, context).await {
         return Some(answer);
     }
     if !tools().iter().any(|tool| tool.name == request.name) {
@@ -134,7 +120,7 @@ pub(super) async fn call(
     Some(answer(request, context).await)
 }
 
-fn text(text: impl Into<String>) -> CallToolResponse {
+pub(crate) fn text(text: impl Into<String>) -> CallToolResponse {
     CallToolResult::success(vec![ContentBlock::text(text)]).into()
 }
 
@@ -309,12 +295,12 @@ async fn elicit(
     })
 }
 
-fn form(message: &str, properties: Value, required: Value) -> Value {
+pub(crate) fn form(message: &str, properties: Value, required: Value) -> Value {
     json!({"method": "elicitation/create", "params": {"mode": "form", "message": message,
         "requestedSchema": {"type": "object", "properties": properties, "required": required}}})
 }
 
-fn one_name(key: &str, message: &str) -> Value {
+pub(crate) fn one_name(key: &str, message: &str) -> Value {
     json!({key: form(message, json!({"name": {"type": "string"}}), json!(["name"]))})
 }
 
@@ -328,7 +314,7 @@ fn roots() -> Value {
 }
 
 /// Asks in rounds until the client has answered every one; `stateful` carries the round in sealed request state.
-fn rounds(
+pub(crate) fn rounds(
     request: &CallToolRequestParams,
     steps: &[Value],
     stateful: bool,
@@ -382,7 +368,7 @@ fn unseal(state: &str) -> Option<usize> {
     if tag == mac(round) { round.parse().ok() } else { None }
 }
 
-pub(super) fn prompts() -> Result<Vec<Prompt>, ErrorData> {
+pub(crate) fn prompts() -> Result<Vec<Prompt>, ErrorData> {
     typed(json!([
         {"name": "test_simple_prompt", "description": "A fixture"},
         {"name": "test_prompt_with_arguments", "description": "A fixture", "arguments": [
@@ -396,7 +382,7 @@ pub(super) fn prompts() -> Result<Vec<Prompt>, ErrorData> {
 }
 
 /// A fixture's prompt; `None` when the name is none.
-pub(super) fn prompt(request: &GetPromptRequestParams) -> Option<Result<GetPromptResponse, ErrorData>> {
+pub(crate) fn prompt(request: &GetPromptRequestParams) -> Option<Result<GetPromptResponse, ErrorData>> {
     let argument = |name: &str| {
         let found = request.arguments.as_ref().and_then(|all| all.get(name)).and_then(Value::as_str);
         found.unwrap_or_default().to_owned()
@@ -440,7 +426,7 @@ pub(super) fn prompt(request: &GetPromptRequestParams) -> Option<Result<GetPromp
     Some(typed(messages).map(|messages| GetPromptResult::new(messages).into()))
 }
 
-pub(super) fn resources() -> Vec<Resource> {
+pub(crate) fn resources() -> Vec<Resource> {
     let listed = [
         ("test://static-text", "text/plain"),
         ("test://static-binary", "image/png"),
@@ -451,12 +437,12 @@ pub(super) fn resources() -> Vec<Resource> {
         .to_vec()
 }
 
-pub(super) fn template() -> ResourceTemplate {
+pub(crate) fn template() -> ResourceTemplate {
     ResourceTemplate::new("test://template/{id}/data", "test_template").with_mime_type("application/json")
 }
 
 /// A fixture's resource; `None` when the URI is none.
-pub(super) fn resource(uri: &str) -> Option<ReadResourceResult> {
+pub(crate) fn resource(uri: &str) -> Option<ReadResourceResult> {
     let contents = match uri {
         "test://static-text" => {
             ResourceContents::text("This is the content of the static text resource.", uri)

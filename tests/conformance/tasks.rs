@@ -12,7 +12,7 @@ use rmcp::model::{
 use rmcp::task_manager::{TaskContext, TaskExit, TaskManager, TaskOptions};
 use serde_json::{Value, json};
 
-use super::{Context, form, object, one_name, rounds, text, typed};
+use crate::fixtures::{Context, form, object, one_name, rounds, text, typed};
 
 /// Tools that can be tasks, and the one that never is.
 const NAMES: [&str; 7] = [
@@ -25,14 +25,14 @@ const NAMES: [&str; 7] = [
     "test_tool_with_task",
 ];
 
-pub(super) fn tools() -> impl Iterator<Item = Tool> {
+pub(crate) fn tools() -> impl Iterator<Item = Tool> {
     NAMES
         .into_iter()
         .map(|name| Tool::new(name, "A fixture of the conformance suite.", object(json!({"type": "object"}))))
 }
 
 /// Calls a fixture; `None` when the name is none.
-pub(super) async fn call(
+pub(crate) async fn call(
     tasks: &TaskManager,
     request: &CallToolRequestParams,
     context: &Context,

@@ -1,5 +1,5 @@
-//! The official conformance suite against the real binary and its own HTTP door. The binary is built with the feature
-//! `conformance`, which adds the tools, prompts and resources that the suite looks for.
+//! The official conformance suite against the real HTTP door. What listens is `tests/conformance/server.rs`, the server
+//! with the tools, prompts and resources that the suite looks for.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,9 @@ use crate::support::http::HttpServer;
 fn conforms_to(revision: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-env");
     let (data, results) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut command = Command::new(root.join("pathbox-conformance"));
+    let program = Path::new(env!("CARGO_BIN_EXE_pathbox")).with_file_name("examples/conformance");
+    assert!(program.exists(), "`cargo build --example conformance` makes it");
+    let mut command = Command::new(program);
     let server = HttpServer::start_with(command.env("PATHBOX_DATA_DIR", data.path()));
     let modules = root.join("mcp-js/node_modules");
     let output = Command::new(modules.join("node/bin/node"))

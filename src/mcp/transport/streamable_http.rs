@@ -19,13 +19,15 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures::{Stream, StreamExt};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request};
+use rmcp::ServerHandler;
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, ErrorData, ProtocolVersion};
 use rmcp::transport::streamable_http_server::session::SessionStore;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{Clock, Entropy, Principal};
-use crate::mcp::McpServer;
+use crate::execution::Starting;
+use crate::mcp::Service;
 use crate::mcp::caller::ProtocolSession;
 
 use super::chats::Chat;
@@ -65,17 +67,19 @@ impl Default for Options {
 }
 
 #[derive(Clone)]
-struct Door {
-    service: StreamableHttpService<McpServer, Sessions>,
+struct Door<H> {
+    service: StreamableHttpService<H, Sessions>,
     sessions: Sessions,
     max_body_bytes: usize,
 }
 
 /// The routes of this door. The code that mounts them has checked the caller and put a [`Principal`] into the request.
 ///
-/// `key` seals session ids; replicas with the same key take over each other's sessions. `shutdown` ends all streams.
-pub fn router(
-    server: McpServer,
+/// `handler` answers; what the door keeps of sessions is in the store of `execution`. `key` seals session ids; replicas
+/// with the same key take over each other's sessions. `shutdown` ends all streams.
+pub fn router<H: ServerHandler + Clone>(
+    handler: H,
+    execution: &Starting<Service>,
     key: [u8; 32],
     options: &Options,
     clock: &Clock,
@@ -83,7 +87,7 @@ pub fn router(
     shutdown: &CancellationToken,
 ) -> Router {
     let tickets = Tickets::new(key, clock.clone(), entropy.clone());
-    let shared = Shared(server.execution().clone());
+    let shared = Shared(execution.clone());
     let sessions = Sessions::new(tickets, shared.clone(), options.max_sessions, options.session_idle);
     let mut config = StreamableHttpServerConfig::default()
         // Host and Origin are checked before any route, this one too.
@@ -94,7 +98,7 @@ pub fn router(
         .with_max_request_body_bytes(options.max_body_bytes)
         .with_cancellation_token(shutdown.clone());
     config.session_store = Some(Arc::new(sessions.clone()) as Arc<dyn SessionStore>);
-    let service = StreamableHttpService::new(move || Ok(server.clone()), Arc::new(sessions.clone()), config);
+    let service = StreamableHttpService::new(move || Ok(handler.clone()), Arc::new(sessions.clone()), config);
     let (swept, ended) = (sessions.clone(), shutdown.clone());
     tokio::spawn(async move {
         let sweeping = async {
@@ -115,11 +119,11 @@ pub fn router(
         tracing::debug!(sessions = swept.len(), "the sessions end");
     });
     let door = Door { service, sessions, max_body_bytes: options.max_body_bytes };
-    Router::new().route("/mcp", any(handle)).with_state(door)
+    Router::new().route("/mcp", any(handle::<H>)).with_state(door)
 }
 
-async fn handle(
-    State(door): State<Door>,
+async fn handle<H: ServerHandler + Clone>(
+    State(door): State<Door<H>>,
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Response {
@@ -163,7 +167,7 @@ async fn handle(
     if stateless { begin_early(answer).await } else { answer.await }
 }
 
-impl Door {
+impl<H: ServerHandler + Clone> Door<H> {
     /// A session belongs to the caller that opened it. For others it does not exist.
     async fn check_session(&self, parts: &request::Parts, principal: &Principal) -> Result<(), Response> {
         let Some(id) = parts.headers.get(SESSION_ID) else { return Ok(()) };
@@ -182,7 +186,7 @@ impl Door {
     }
 }
 
-impl Door {
+impl<H: ServerHandler + Clone> Door<H> {
     /// Whether the session is of the one revision that has batches.
     fn takes_batches(&self, parts: &request::Parts) -> bool {
         let id = parts.headers.get(SESSION_ID).and_then(|id| id.to_str().ok());
