@@ -94,6 +94,13 @@ impl App {
         )
     }
 
+    /// From now on readiness says that this process ends. Waits until no run goes on; others are still taken.
+    pub async fn drained(&self) {
+        if let Startup::Ready(service) = self.execution.now() {
+            service.drain().await;
+        }
+    }
+
     /// Ends everything: runs may finish within `grace`, the rest is interrupted and recorded; then the sandboxes of
     /// this process's host go.
     pub async fn stop(self, grace: Duration) {

@@ -13,7 +13,7 @@ use axum::body::Body;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
-use http::{Method, Request, StatusCode, header};
+use http::{HeaderValue, Method, Request, StatusCode, Version, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Body as _;
 use hyper::service::service_fn;
@@ -44,6 +44,9 @@ pub use shares::Shares;
 
 /// How long a connection may have no request in progress: for the head of one to arrive, and between two.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a connection may have no request once the server ends. A client that goes from call to call has sent its next by
+/// then, and learns from the answer that the connection closes; one that is closed under a request may not send it again.
+const LINGER: Duration = Duration::from_secs(2);
 /// The largest head of a request, in bytes.
 const MAX_HEAD: usize = 64 * 1024;
 /// Requests that one HTTP/2 connection may have in progress.
@@ -125,20 +128,28 @@ fn problem(status: StatusCode, code: ErrorCode, message: impl AsRef<str>) -> Res
 pub struct Serving {
     /// Where it listens; the port is the real one.
     pub address: SocketAddr,
-    connections: TaskTracker,
+    connections: Connections,
+    tasks: TaskTracker,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Serving {
+    /// Waits until every request is answered and no client has a connection that it could use for the next; the listener's
+    /// token must have been cancelled. GET is not waited for: its answer may be a stream that the server ends.
+    pub async fn settled(&self) {
+        self.connections.settled().await;
+    }
+
     /// Waits until every connection has ended; the listener's token must have been cancelled.
     pub async fn ended(self) {
         drop(self.task.await);
-        self.connections.close();
-        self.connections.wait().await;
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 }
 
-/// Serves until `stop`; then nothing new is accepted and each connection ends with the answer that it is at.
+/// Serves until `stop`; then no connection is accepted, and each ends with an answer that says so, or when it has had no
+/// request for [`LINGER`].
 ///
 /// # Errors
 /// When the listener's own address cannot be read.
@@ -149,19 +160,20 @@ pub fn serve(
     stop: CancellationToken,
 ) -> std::io::Result<Serving> {
     let address = listener.local_addr()?;
-    let connections = TaskTracker::new();
-    let task = tokio::spawn(accept(listener, routes, options.clone(), stop, connections.clone()));
-    Ok(Serving { address, connections, task })
+    let (connections, tasks) = (Connections::new(options.max_connections), TaskTracker::new());
+    let idle = options.idle_timeout;
+    let task = tokio::spawn(accept(listener, routes, idle, stop, connections.clone(), tasks.clone()));
+    Ok(Serving { address, connections, tasks, task })
 }
 
 async fn accept(
     listener: TcpListener,
     routes: Routes,
-    options: Options,
+    idle_timeout: Duration,
     stop: CancellationToken,
+    connections: Connections,
     tasks: TaskTracker,
 ) {
-    let connections = Connections::new(options.max_connections);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -171,7 +183,7 @@ async fn accept(
             Ok((stream, peer)) => match connections.admit(peer.ip()) {
                 Some(seat) => {
                     let routes = if seat.is_reserved { &routes.crowded } else { &routes.all };
-                    tasks.spawn(connection(stream, seat, routes.clone(), options.idle_timeout, stop.clone()));
+                    tasks.spawn(connection(stream, seat, routes.clone(), idle_timeout, stop.clone()));
                 }
                 None => crate::telemetry::metrics::HTTP_REFUSED.add(&["connections"], 1),
             },
@@ -219,8 +231,15 @@ async fn connection(
     let local = stream.local_addr().ok().map(LocalAddress);
     let requests = seat.requests();
     let peer = stream.peer_addr().ok().map(PeerAddress);
+    let speaks_http2 = CancellationToken::new();
+    let (is_http2, stopping) = (speaks_http2.clone(), stop.clone());
     let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-        let (routes, running) = (routes.clone(), requests.begin());
+        let (routes, running, stopping) =
+            (routes.clone(), requests.begin(request.method()), stopping.clone());
+        let says_close = request.version() < Version::HTTP_2;
+        if !says_close {
+            is_http2.cancel();
+        }
         let mut request = request.map(Body::new);
         if let Some(local) = local {
             request.extensions_mut().insert(local);
@@ -229,10 +248,11 @@ async fn connection(
             request.extensions_mut().insert(peer);
         }
         async move {
-            match routes.oneshot(without_unused_body(request).await).await {
-                Ok(response) => Ok::<_, Infallible>(response.map(|body| Holding::body(body, running))),
-                Err(never) => match never {},
+            let Ok(mut response) = routes.oneshot(without_unused_body(request).await).await;
+            if says_close && stopping.is_cancelled() {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
+            Ok::<_, Infallible>(response.map(|body| Holding::body(body, running)))
         }
     });
     // A head has its time by `idle_timeout`, in both protocols.
@@ -240,16 +260,25 @@ async fn connection(
     builder.http1().max_buf_size(MAX_HEAD);
     builder.http2().max_concurrent_streams(MAX_STREAMS).max_header_list_size(MAX_HEAD as u32);
     let served = builder.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(served);
-    let mut stopping = false;
-    let closed = seat.closed(idle_timeout);
-    tokio::pin!(closed);
+    let closed = async {
+        tokio::select! {
+            () = seat.closed(idle_timeout) => {}
+            () = stop.cancelled() => seat.closed(LINGER).await,
+        }
+    };
+    // HTTP/2 can say between requests that no more are taken (GOAWAY), HTTP/1 only in an answer: there hyper would close.
+    let goes_away = async {
+        stop.cancelled().await;
+        speaks_http2.cancelled().await;
+    };
+    tokio::pin!(served, closed, goes_away);
+    let mut has_said_so = false;
     let result = loop {
         tokio::select! {
             result = served.as_mut() => break result,
             () = closed.as_mut() => return,
-            () = stop.cancelled(), if !stopping => {
-                stopping = true;
+            () = goes_away.as_mut(), if !has_said_so => {
+                has_said_so = true;
                 served.as_mut().graceful_shutdown();
             }
         }

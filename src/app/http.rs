@@ -7,6 +7,7 @@ use anyhow::Context;
 use axum::Router;
 use rmcp::ServerHandler;
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{App, keyring, mcp_options, own_url};
@@ -23,6 +24,8 @@ use crate::mcp::transport::{legacy_sse, streamable_http};
 use crate::mcp::{self, McpServer};
 use crate::store::Secret;
 
+/// How long clients may take to learn that their connections close, once no run goes on.
+const SETTLING: Duration = Duration::from_secs(3);
 /// Between the end of the runs and the end of the streams that carry their results.
 const LAST_EVENTS: Duration = Duration::from_millis(200);
 /// How long connections may take to end after that.
@@ -178,11 +181,18 @@ impl HttpDoors {
         self.serving.address
     }
 
-    /// Ends everything in order: nothing new is accepted, runs may finish within `grace` and their results go out, then
-    /// the streams end.
+    /// Ends everything in order: no connection is accepted, clients learn that theirs close, runs may finish within `grace`
+    /// and their results go out, then the streams end.
     pub async fn close(self, app: App, grace: Duration) {
         self.listening.cancel();
-        app.stop(grace).await;
+        let until = Instant::now() + grace;
+        // Runs are taken until clients have had time to learn it: after the end of one its client may send the next.
+        let settled = async {
+            app.drained().await;
+            drop(tokio::time::timeout(SETTLING, self.serving.settled()).await);
+        };
+        drop(tokio::time::timeout_at(until, settled).await);
+        app.stop(until - Instant::now()).await;
         tokio::time::sleep(LAST_EVENTS).await;
         self.streams.cancel();
         if tokio::time::timeout(LAST_ANSWERS, self.serving.ended()).await.is_err() {

@@ -13,9 +13,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
+use http::Method;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::domain::lock;
 use crate::telemetry::metrics;
@@ -31,6 +34,8 @@ pub(super) struct Connections(Arc<Inner>);
 struct Inner {
     max: usize,
     table: Mutex<Table>,
+    /// Connections without a request, and requests other than GET.
+    unsettled: TaskTracker,
 }
 
 #[derive(Debug, Default)]
@@ -47,6 +52,7 @@ struct Place {
     peer: IpAddr,
     activity: Mutex<Activity>,
     closed: CancellationToken,
+    unsettled: TaskTracker,
 }
 
 #[derive(Debug)]
@@ -57,21 +63,26 @@ struct Activity {
     served: bool,
     /// When the last one began or ended.
     last: Instant,
+    /// While there is none.
+    idle: Option<TaskTrackerToken>,
 }
 
 impl Connections {
     pub(super) fn new(max: usize) -> Self {
         metrics::HTTP_CONNECTION_LIMIT.set(max as u64);
-        Self(Arc::new(Inner { max, table: Mutex::default() }))
+        Self(Arc::new(Inner { max, table: Mutex::default(), unsettled: TaskTracker::new() }))
     }
 
     /// A place for a connection from `peer`; `None` when there is not even a reserved one.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<Seat> {
-        let activity = Activity { running: 0, served: false, last: Instant::now() };
+        let unsettled = self.0.unsettled.clone();
+        let activity =
+            Activity { running: 0, served: false, last: Instant::now(), idle: Some(unsettled.token()) };
         let place = Arc::new(Place {
             peer: network(peer),
             activity: Mutex::new(activity),
             closed: CancellationToken::new(),
+            unsettled,
         });
         let mut table = lock(&self.0.table);
         let is_reserved = !make_room(&mut table.places, self.0.max);
@@ -84,6 +95,12 @@ impl Connections {
         places.insert(id, Arc::clone(&place));
         metrics::HTTP_CONNECTIONS.set(table.places.len() as u64);
         Some(Seat { connections: self.clone(), id, place, is_reserved })
+    }
+
+    /// Waits until no connection is without a request, and the only requests are GET.
+    pub(super) async fn settled(&self) {
+        self.0.unsettled.close();
+        self.0.unsettled.wait().await;
     }
 
     fn leave(&self, id: u64) {
@@ -176,24 +193,32 @@ pub(super) struct Requests(Arc<Place>);
 
 impl Requests {
     /// A request that is in progress until the value is dropped.
-    pub(super) fn begin(&self) -> Running {
+    pub(super) fn begin(&self, method: &Method) -> Running {
+        let unsettled = (*method != Method::GET).then(|| self.0.unsettled.token());
         let mut activity = lock(&self.0.activity);
         activity.running += 1;
         activity.served = true;
         activity.last = Instant::now();
-        Running(Arc::clone(&self.0))
+        activity.idle = None;
+        Running { place: Arc::clone(&self.0), _unsettled: unsettled }
     }
 }
 
 /// A request that is in progress.
 #[derive(Debug)]
-pub(super) struct Running(Arc<Place>);
+pub(super) struct Running {
+    place: Arc<Place>,
+    _unsettled: Option<TaskTrackerToken>,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut activity = lock(&self.0.activity);
+        let mut activity = lock(&self.place.activity);
         activity.running -= 1;
         activity.last = Instant::now();
+        if activity.running == 0 {
+            activity.idle = Some(self.place.unsettled.token());
+        }
     }
 }
 
@@ -247,13 +272,13 @@ mod tests {
         let connections = Connections::new(4);
         let quiet = connections.admit(address("10.0.0.1")).unwrap();
         let busy = connections.admit(address("10.0.0.9")).unwrap();
-        let _running = busy.requests().begin();
+        let _running = busy.requests().begin(&Method::POST);
         let flood: Vec<Seat> = (0..5).map(|_| connections.admit(address("10.0.0.9")).unwrap()).collect();
         assert_eq!(flood.iter().map(is_closed).collect::<Vec<_>>(), [true, true, true, false, false]);
         assert!(!is_closed(&quiet) && !is_closed(&busy));
         assert!(flood.iter().all(|seat| !seat.is_reserved));
         // A connection that has been of use goes last.
-        drop(flood[3].requests().begin());
+        drop(flood[3].requests().begin(&Method::POST));
         let other = connections.admit(address("10.0.0.2")).unwrap();
         assert!(is_closed(&flood[4]) && !is_closed(&flood[3]) && !other.is_reserved);
     }
@@ -262,14 +287,14 @@ mod tests {
     async fn when_all_are_busy_there_is_a_reserved_place_and_then_none() {
         let connections = Connections::new(2);
         let seats: Vec<Seat> = (0..2).map(|_| connections.admit(address("10.0.0.1")).unwrap()).collect();
-        let _running: Vec<Running> = seats.iter().map(|seat| seat.requests().begin()).collect();
+        let _running: Vec<Running> = seats.iter().map(|seat| seat.requests().begin(&Method::POST)).collect();
         let reserved: Vec<Seat> =
             (0..RESERVED).map(|_| connections.admit(address("10.0.0.2")).unwrap()).collect();
         assert!(reserved.iter().all(|seat| seat.is_reserved));
         let next = connections.admit(address("10.0.0.3")).unwrap();
         assert!(next.is_reserved && is_closed(&reserved[0]), "those are closed for others too");
         let refusing: Vec<Running> =
-            reserved.iter().chain([&next]).map(|seat| seat.requests().begin()).collect();
+            reserved.iter().chain([&next]).map(|seat| seat.requests().begin(&Method::POST)).collect();
         assert!(connections.admit(address("10.0.0.4")).is_none());
         drop(seats);
         assert!(!connections.admit(address("10.0.0.4")).unwrap().is_reserved);

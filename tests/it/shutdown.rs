@@ -1,19 +1,22 @@
 //! The end of the real binary by real signals, with runs in progress: what is longer than the grace period is interrupted and
 //! recorded, a second signal does not wait, and nothing stays behind.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::http::HttpServer;
+use crate::support::http::{HttpServer, Reply};
 use crate::support::server::{Server, alive, command, processes_of};
 
 /// Bounds a hang; nothing is measured.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Kinds of HTTP/2's frames.
+const DATA: u8 = 0;
+const GOAWAY: u8 = 7;
 const ENDLESS: &str = "print('begun', flush=True)\nwhile True: pass";
 
 fn signal(pid: u32, name: &str) {
@@ -144,6 +147,97 @@ fn a_second_signal_does_not_wait_for_the_grace_period() {
     server.terminate();
     assert_eq!(server.wait(PATIENCE).expect("it ends").code(), Some(130));
     wait_until_gone(&children);
+}
+
+/// A request on a connection that stays.
+fn ask(stream: &mut TcpStream, head: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let length = body.len();
+    let text =
+        format!("{head} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{headers}\r\n{body}");
+    stream.write_all(text.as_bytes()).unwrap();
+    Reply::read(stream.try_clone().unwrap())
+}
+
+/// Asks until an answer says that the connection closes, as it then does.
+fn ask_until_told(stream: &mut TcpStream, path: &str) -> Reply {
+    loop {
+        let mut reply = ask(stream, &format!("GET {path}"), &[], "");
+        reply.bytes();
+        if reply.header("connection") == Some("close") {
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+            return reply;
+        }
+    }
+}
+
+/// A request that crosses the close of its connection is lost for a client that does not send it again.
+#[test]
+fn a_kept_connection_closes_with_an_answer_that_says_so() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = HttpServer::start(data.path());
+    let (mut one, mut other) = (server.connect(), server.connect());
+    while ask(&mut one, "GET /readyz", &[], "").status != 200 {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(ask(&mut other, "GET /healthz", &[], "").status, 200);
+    server.terminate();
+    assert_eq!(ask_until_told(&mut one, "/readyz").status, 503, "a balancer sends no more");
+    assert_eq!(ask_until_told(&mut other, "/healthz").status, 200);
+    assert!(server.wait(PATIENCE).expect("it ends").success());
+}
+
+#[test]
+fn a_client_goes_on_after_a_run_that_the_shutdown_waited_for() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = HttpServer::start(data.path());
+    let mut session = server.session(&[]);
+    session.python("x = 41");
+    let mut headers = session.headers();
+    headers.push(("Content-Type", "application/json"));
+    headers.push(("Accept", "application/json, text/event-stream"));
+    let run = |stream: &mut TcpStream, code: &str| {
+        let arguments = json!({"code": code, "language": "python"});
+        let params = json!({"name": "run_code", "arguments": arguments, "_meta": {"progressToken": "t"}});
+        let message = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params});
+        ask(stream, "POST /mcp", &headers, &message.to_string())
+    };
+    let mut stream = server.connect();
+    let mut reply = run(&mut stream, "import time\nprint('begun', flush=True)\ntime.sleep(1.5)\nx += 1");
+    while !reply.message().expect("it runs").data.contains("progress") {}
+    server.terminate();
+    assert_eq!(reply.answer()["result"]["structuredContent"]["success"], true);
+    reply.bytes();
+    assert_eq!(reply.header("connection"), None, "its head was sent before");
+    let mut next = run(&mut stream, "x");
+    assert_eq!((next.status, next.header("connection")), (200, Some("close")));
+    let answer = next.answer();
+    assert_eq!(answer["result"]["structuredContent"]["output"], "42", "{answer}");
+    assert!(server.wait(PATIENCE).expect("it ends").success());
+}
+
+/// HTTP/2 says so between requests.
+#[test]
+fn a_connection_of_http_2_hears_that_no_request_is_taken() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = HttpServer::start(data.path());
+    let mut stream = server.connect();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    // Stream 1: `:method GET`, `:scheme http`, `:path /healthz`, `:authority localhost`.
+    let head = b"\x82\x86\x04\x08/healthz\x01\x09localhost";
+    stream.write_all(&[0, 0, head.len() as u8, 1, 5, 0, 0, 0, 1]).unwrap();
+    stream.write_all(head).unwrap();
+    let mut frame = || {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).expect("another frame");
+        let mut body = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        stream.read_exact(&mut body).unwrap();
+        (head[3], body)
+    };
+    while frame() != (DATA, b"ok".to_vec()) {}
+    server.terminate();
+    while frame().0 != GOAWAY {}
+    assert!(server.wait(PATIENCE).expect("it ends").success());
 }
 
 /// Everything that a server says of a whole flow at its most talkative, in both forms of log line, beside what `/metrics`

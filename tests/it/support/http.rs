@@ -415,6 +415,8 @@ impl Body {
             self.left =
                 usize::from_str_radix(line.trim(), 16).unwrap_or_else(|_| panic!("no chunk: {line:?}"));
             if self.left == 0 {
+                // The empty line that ends it, before the next answer on this connection.
+                let _ = self.stream.read_line(&mut line);
                 self.ended = true;
                 return false;
             }
