@@ -446,7 +446,7 @@ fn a_password_is_found_in_a_frame_of_any_shape() {
 #[test]
 fn a_head_applies_to_thousands_of_rows_that_come_in_pieces() {
     let guard = Guard::default();
-    let rows = 5_000;
+    let rows = 2_000;
     let (bsn, key) = (|at: usize| 100_000_000 + at * 7, |at: usize| format!("kQ9x{at:05}Lm2Tz8Rw"));
     let csv: String = (0..rows).map(|at| format!("{at},{},{},1.5\n", bsn(at), key(at))).collect();
     let pairs: String =
