@@ -20,6 +20,7 @@ use crate::domain::{TenantId, lock};
 
 mod catalog;
 mod child;
+mod effort;
 mod names;
 mod oauth;
 mod pattern;

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use super::effort::{Undone, effort, has_named_parts};
 use super::pins::{self, Change, Hashes, Pinned, Pins};
 use super::search::{Entry, Hit, Index};
 use super::types::{self, Parameter};
@@ -21,6 +22,8 @@ const MAX_DESCRIPTION_CHARS: usize = 4_000;
 const MAX_TOOL_BYTES: usize = 256 << 10;
 /// Complaints about one call's arguments.
 const MAX_COMPLAINTS: usize = 5;
+/// Steps of a check of which the complaints are collected: that takes many times as long as to know that there are any.
+const MAX_EXPLAINED: u64 = 50_000;
 
 /// A tool that may be called.
 #[derive(Debug)]
@@ -375,9 +378,21 @@ impl Tool {
     /// used lets everything through: its server checks too.
     ///
     /// # Errors
-    /// What does not fit, in a sentence.
+    /// What does not fit, in a sentence; or that the check would take too long.
     pub fn check(&self, arguments: &Value) -> Result<(), String> {
         let Some(validator) = self.validator.get_or_init(|| validator(&self.input)) else { return Ok(()) };
+        let steps = match effort(&self.input, arguments) {
+            Ok(steps) => steps,
+            Err(Undone::Unreadable) => return Ok(()),
+            Err(Undone::TooMuch) => {
+                let text = "the arguments are too large, or nested too deeply, to be checked against the tool's schema: pass less in one call";
+                return Err(text.to_owned());
+            }
+        };
+        if steps > MAX_EXPLAINED {
+            let fits = validator.is_valid(arguments);
+            return fits.then_some(()).ok_or_else(|| "the arguments do not fit the tool's schema".to_owned());
+        }
         let complaints: Vec<String> = validator
             .iter_errors(arguments)
             .take(MAX_COMPLAINTS)
@@ -401,6 +416,9 @@ impl Retrieve for Nothing {
 }
 
 fn validator(schema: &Value) -> Option<Validator> {
+    if has_named_parts(schema) {
+        return None;
+    }
     // Patterns come from strangers: the engine without backtracking takes no longer than the text is.
     let options = |linear: bool| -> ValidationOptions<'_, _> {
         let options = jsonschema::options().with_retriever(Nothing).should_validate_formats(false);
@@ -479,6 +497,24 @@ mod tests {
         }
         let evil = tool(json!({"properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}));
         assert!(evil.check(&json!({"a": format!("{}!", "a".repeat(50_000))})).is_err());
+    }
+
+    #[test]
+    fn a_schema_that_multiplies_holds_up_no_thread_and_takes_no_stack() {
+        let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({"a": inner}));
+        let branch = json!({"properties": {"a": {"$ref": "#"}}, "required": ["z"]});
+        let twice = tool(json!({"type": "object", "anyOf": [branch, branch]}));
+        assert!(twice.check(&nested(5)).unwrap_err().contains("not valid"));
+        assert!(twice.check(&nested(14)).unwrap_err().contains("do not fit"));
+        assert!(twice.check(&nested(120)).unwrap_err().contains("pass less"));
+        let all = tool(
+            json!({"type": "object", "allOf": vec![json!({"properties": {"a": {"anyOf": [{"$ref": "#"}, {}]}}}); 2]}),
+        );
+        assert_eq!(all.check(&nested(12)), Ok(()));
+        let mut chain: Map<_, _> =
+            (0..900).map(|n| (n.to_string(), json!({"$ref": format!("#/$defs/{}", n + 1)}))).collect();
+        chain.insert("900".to_owned(), json!({"properties": {"a": {"$ref": "#"}}}));
+        assert!(tool(json!({"$defs": chain, "$ref": "#/$defs/0"})).check(&nested(120)).is_err());
     }
 
     #[test]

@@ -224,6 +224,18 @@ fn arguments_that_do_not_fit_are_refused_with_their_path_and_the_signature_and_g
     assert!(place.calls("nested").is_empty() && place.calls("add").is_empty());
 }
 
+/// The one would take the server's stack, the other its time.
+#[test]
+fn a_schema_that_applies_itself_again_and_again_refuses_the_call_and_holds_up_nothing() {
+    let place = Place::new("--multiplies", "", "");
+    let mut server = place.serve();
+    let code = "import tools\nfrom tools import kit\ndeep = {}\nfor _ in range(100):\n    deep = {'a': deep}\n\
+                for call in (kit.row, kit.twice):\n    try:\n        call(**deep)\n    except tools.ToolError as error:\n        \
+                print(error.kind, 'pass less' in str(error))";
+    assert_eq!(stdout(&run(&mut server, "python", code)), "arguments True\narguments True\n");
+    assert!(place.calls("row").is_empty() && place.calls("twice").is_empty());
+}
+
 #[test]
 fn hostile_names_and_values_are_called_and_read_as_what_they_are() {
     let place = Place::new("", "", "");

@@ -2,7 +2,8 @@
 
 Each call and cancellation is a line of JSON in the file that LOG names. Arguments: `--many N` (so many more tools), `--silent`
 (answers nothing), `--dies` (ends at its start, with a complaint), `--endless` (its list repeats a page), `--bad` (malformed tools),
-`--changed` (one tool says something else), `--changed-if FILE` (that, when the file is there), `--slow-start`.
+`--multiplies` (schemas that
+apply themselves again and again), `--changed` (one tool says something else), `--changed-if FILE` (that, when the file is there), `--slow-start`.
 """
 import json
 import os
@@ -61,6 +62,11 @@ TOOLS = [
 ]
 if "--many" in sys.argv:
     TOOLS += [tool("made_%d_tool" % n, "Does thing number %d of many" % n, {"x%d" % n: TEXT}) for n in range(int(sys.argv[sys.argv.index("--many") + 1]))]
+if "--multiplies" in sys.argv:
+    AGAIN = {"properties": {"a": {"$ref": "#"}}, "required": ["z"]}
+    ROW = {"d%d" % n: {"$ref": "#/$defs/d%d" % (n + 1)} for n in range(900)}
+    TOOLS += [{"name": "row", "inputSchema": {"type": "object", "$ref": "#/$defs/d0", "$defs": dict(ROW, d900={"properties": {"a": {"$ref": "#"}}})}},
+              {"name": "twice", "inputSchema": {"type": "object", "anyOf": [AGAIN, AGAIN]}}]
 if "--bad" in sys.argv:
     TOOLS += [{"name": "no_schema"}, "no object", {"description": "no name", "inputSchema": {}}, tool("", "empty name"), tool("echo", "the second of its name"),
               tool("huge", "x" * 400000)]
