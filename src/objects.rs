@@ -7,12 +7,12 @@
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path as FilePath, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use futures::{StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -20,12 +20,19 @@ use object_store::{
     BackoffConfig, ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload,
     RetryConfig,
 };
+use tokio::time::Instant;
 
-use crate::domain::Secret;
-use crate::telemetry::metrics;
+use crate::domain::{Secret, lock};
+use crate::telemetry::{chain, metrics};
 
+/// The key below which the parts of uploads lie that are not complete.
+pub const UPLOADS: &str = "uploads";
 /// One request to a bucket.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// A write that has failed after this long has been tried again, or was not answered.
+const IN_VAIN: Duration = Duration::from_millis(500);
+/// How long nothing is written after that.
+const AWAY: Duration = Duration::from_secs(10);
 /// All tries of a request together.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Parts of an upload; S3 wants at least 5 MiB.
@@ -72,6 +79,9 @@ pub enum ObjectError {
     /// The store did not do it. Try again later.
     #[error("the object store failed")]
     Failed(#[source] object_store::Error),
+    /// It was not tried, since the store has just failed.
+    #[error("the object store has not worked for some seconds")]
+    Away,
     /// The file that was to be kept cannot be read.
     #[error("the spooled output cannot be read")]
     Spool(#[source] std::io::Error),
@@ -80,7 +90,7 @@ pub enum ObjectError {
 impl ObjectError {
     /// Whether the same call may succeed a little later.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Failed(_))
+        matches!(self, Self::Failed(_) | Self::Away)
     }
 }
 
@@ -103,6 +113,8 @@ pub struct Objects {
     prefix: Path,
     /// Set when they are in a directory.
     directory: Option<PathBuf>,
+    /// Until when nothing is written, because a write has waited in vain.
+    away_until: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Objects {
@@ -114,13 +126,20 @@ impl Objects {
         match options {
             Options::Directory(dir) => {
                 make_private(dir).map_err(|source| ObjectError::Directory(dir.clone(), source))?;
-                let store = LocalFileSystem::new_with_prefix(dir).map_err(ObjectError::Open)?;
-                Ok(Self { store: Arc::new(store), prefix: Path::default(), directory: Some(dir.clone()) })
+                let store = LocalFileSystem::new_with_prefix(dir)
+                    .map_err(ObjectError::Open)?
+                    .with_automatic_cleanup(true);
+                Ok(Self {
+                    store: Arc::new(store),
+                    prefix: Path::default(),
+                    directory: Some(dir.clone()),
+                    away_until: Arc::default(),
+                })
             }
             Options::Bucket(bucket) => {
                 let store = open_bucket(bucket).map_err(ObjectError::Open)?;
                 let prefix = Path::from(bucket.prefix.as_str());
-                Ok(Self { store: Arc::new(store), prefix, directory: None })
+                Ok(Self { store: Arc::new(store), prefix, directory: None, away_until: Arc::default() })
             }
         }
     }
@@ -129,11 +148,31 @@ impl Objects {
         key.split('/').fold(self.prefix.clone(), |path, part| path.join(part))
     }
 
+    /// Writes, unless a write has just waited in vain: a run has many outputs, and its caller waits for all of them.
+    async fn written(
+        &self,
+        writing: impl Future<Output = Result<(), ObjectError>>,
+    ) -> Result<(), ObjectError> {
+        if lock(&self.away_until).is_some_and(|until| Instant::now() < until) {
+            return Err(ObjectError::Away);
+        }
+        let begun = Instant::now();
+        let written = writing.await;
+        if matches!(written, Err(ObjectError::Failed(_))) && begun.elapsed() > IN_VAIN {
+            *lock(&self.away_until) = Some(Instant::now() + AWAY);
+        }
+        written
+    }
+
     /// Keeps bytes under a key. Anyone who reads meanwhile sees all of them or none.
     ///
     /// # Errors
-    /// [`ObjectError::Failed`].
+    /// [`ObjectError::Failed`], [`ObjectError::Away`].
     pub async fn put(&self, key: &str, bytes: Bytes) -> Result<(), ObjectError> {
+        self.written(self.put_now(key, bytes)).await
+    }
+
+    async fn put_now(&self, key: &str, bytes: Bytes) -> Result<(), ObjectError> {
         self.store.put(&self.path(key), PutPayload::from(bytes)).await?;
         Ok(())
     }
@@ -141,12 +180,16 @@ impl Objects {
     /// Keeps a whole file under a key, part by part.
     ///
     /// # Errors
-    /// [`ObjectError::Spool`] and [`ObjectError::Failed`]; nothing is kept then.
-    pub async fn put_file(&self, key: &str, mut file: std::fs::File) -> Result<(), ObjectError> {
+    /// [`ObjectError::Spool`], and those of [`Objects::put`]; nothing is kept then.
+    pub async fn put_file(&self, key: &str, file: std::fs::File) -> Result<(), ObjectError> {
+        self.written(self.put_parts(key, file)).await
+    }
+
+    async fn put_parts(&self, key: &str, mut file: std::fs::File) -> Result<(), ObjectError> {
         file.seek(SeekFrom::Start(0)).map_err(ObjectError::Spool)?;
         let first = read_part(&mut file)?;
         if first.len() < PART {
-            return self.put(key, first).await;
+            return self.put_now(key, first).await;
         }
         let mut upload = self.store.put_multipart(&self.path(key)).await?;
         let mut part = first;
@@ -202,26 +245,43 @@ impl Objects {
         }
     }
 
+    /// What lies below a key: the key of each, and its size.
+    ///
+    /// # Errors
+    /// [`ObjectError::Failed`].
+    pub async fn sizes_below(&self, key: &str) -> Result<Vec<(String, u64)>, ObjectError> {
+        let below = self.path(key);
+        let named = |found: ObjectMeta| {
+            let rest: Vec<_> =
+                found.location.prefix_match(&below)?.map(|part| part.as_ref().to_owned()).collect();
+            Some((format!("{key}/{}", rest.join("/")), found.size))
+        };
+        let found: Vec<ObjectMeta> = self.store.list(Some(&below)).try_collect().await?;
+        Ok(found.into_iter().filter_map(named).collect())
+    }
+
     /// Removes all objects below a key; says how many.
     ///
     /// # Errors
     /// [`ObjectError::Failed`]: some may be left.
     pub async fn remove_below(&self, key: &str) -> Result<usize, ObjectError> {
-        let all = self.store.list(Some(&self.path(key))).map_ok(|found| found.location).boxed();
-        let mut gone = self.store.delete_stream(all);
-        let mut removed = 0;
-        while let Some(one) = gone.next().await {
-            match one.map_err(ObjectError::from) {
-                Ok(_) => removed += 1,
-                Err(ObjectError::Missing) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(removed)
+        self.remove_all(self.store.list(Some(&self.path(key)))).await
     }
 
-    /// Removes the parts of uploads (`<upload>/part-<number>`) that were written before `cutoff`; says how many. It lists
-    /// every object, since nothing names an upload that was not completed.
+    /// Removes what was written below a key before `cutoff`; says how many.
+    ///
+    /// # Errors
+    /// [`ObjectError::Failed`]: some may be left.
+    pub async fn remove_below_before(&self, key: &str, cutoff: DateTime<Utc>) -> Result<usize, ObjectError> {
+        let old = self
+            .store
+            .list(Some(&self.path(key)))
+            .try_filter(move |found| std::future::ready(found.last_modified < cutoff));
+        self.remove_all(old).await
+    }
+
+    /// Removes the parts of uploads (`…/part-<number>`) that were written before `cutoff`; says how many. It lists every
+    /// object, since earlier versions kept them beside the outputs.
     ///
     /// # Errors
     /// [`ObjectError::Failed`]: some may be left.
@@ -230,19 +290,27 @@ impl Objects {
             let number = path.filename().and_then(|name| name.strip_prefix("part-"));
             number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
         };
-        let old: Vec<ObjectMeta> = self
-            .store
-            .list(Some(&self.prefix))
-            .try_filter(|found| std::future::ready(found.last_modified < cutoff && is_part(&found.location)))
-            .try_collect()
-            .await?;
-        for part in &old {
-            match self.store.delete(&part.location).await.map_err(ObjectError::from) {
-                Ok(()) | Err(ObjectError::Missing) => {}
-                Err(error) => return Err(error),
+        let old = self.store.list(Some(&self.prefix)).try_filter(move |found| {
+            std::future::ready(found.last_modified < cutoff && is_part(&found.location))
+        });
+        self.remove_all(old).await
+    }
+
+    /// Removes what a list names; says how many it has removed.
+    async fn remove_all(
+        &self,
+        listed: impl Stream<Item = object_store::Result<ObjectMeta>> + Send + 'static,
+    ) -> Result<usize, ObjectError> {
+        let mut gone = self.store.delete_stream(listed.map_ok(|found| found.location).boxed());
+        let (mut removed, mut failed) = (0, None);
+        while let Some(one) = gone.next().await {
+            match one.map_err(ObjectError::from) {
+                Ok(_) => removed += 1,
+                Err(ObjectError::Missing) => {}
+                Err(error) => failed = Some(error),
             }
         }
-        Ok(old.len())
+        failed.map_or(Ok(removed), Err)
     }
 
     /// Removes objects that were last written before `cutoff`. Gives how many runs' objects, or objects of a bucket,
@@ -257,18 +325,11 @@ impl Objects {
             .list(Some(&self.prefix))
             // Keys come in order of their ids, so after the first young one there are only young ones.
             .try_take_while(move |found: &ObjectMeta| std::future::ready(Ok(found.last_modified < stop)))
-            .try_filter(move |found| std::future::ready(found.last_modified < cutoff))
-            .map_ok(|found| found.location)
-            .boxed();
-        let mut removed = 0;
-        let mut gone = self.store.delete_stream(old);
-        while let Some(one) = gone.next().await {
-            match one {
-                Ok(_) => removed += 1,
-                Err(error) => tracing::warn!(error = %error, "an object could not be removed"),
-            }
-        }
-        removed
+            .try_filter(move |found| std::future::ready(found.last_modified < cutoff));
+        self.remove_all(old).await.unwrap_or_else(|error| {
+            tracing::warn!(error = %chain(&error), "not every old object could be removed");
+            0
+        })
     }
 }
 
@@ -320,7 +381,9 @@ fn remove_directories(dir: &FilePath, cutoff: DateTime<Utc>) -> usize {
         let modified = entry.metadata().and_then(|meta| meta.modified()).ok();
         modified.is_some_and(|at| DateTime::<Utc>::from(at) < cutoff)
     };
-    entries.flatten().filter(is_old).filter(|entry| std::fs::remove_dir_all(entry.path()).is_ok()).count()
+    // Uploads have a time of their own.
+    let entries = entries.flatten().filter(|entry| entry.file_name() != UPLOADS);
+    entries.filter(is_old).filter(|entry| std::fs::remove_dir_all(entry.path()).is_ok()).count()
 }
 
 #[cfg(test)]

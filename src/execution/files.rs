@@ -28,6 +28,7 @@ use super::acquire::{Held, Sandboxes};
 use super::attempts::{Attempted, Fault, Work};
 use super::record::{Ran, close_call};
 use super::run_code::reason_text;
+use super::transfers::MAX_UPLOADING;
 use super::{Artifact, Call, Core, ExecutionError, Finished};
 
 pub mod spooled;
@@ -207,6 +208,9 @@ pub enum FileProblem {
     /// The guard would have to replace something in a format in which nothing can be.
     #[error("the file holds personal data or secrets, and in its format they cannot be replaced")]
     Holds,
+    /// Uploads that are not complete hold too much.
+    #[error("the tenant's uploads that are not complete hold {MAX_UPLOADING} bytes, the most they may")]
+    Uploads,
     /// The sandbox has no service for files.
     #[error("this sandbox offers no file service (envd)")]
     NoFiles,
@@ -219,6 +223,7 @@ impl FileProblem {
             Self::Missing => ErrorCode::NotFound,
             Self::Opaque | Self::LongOpaque | Self::Holds => ErrorCode::Blocked,
             Self::NotKept => ErrorCode::StoreUnavailable,
+            Self::Uploads => ErrorCode::LimitReached,
             Self::WrongKind
             | Self::TooLarge
             | Self::Forbidden
@@ -237,6 +242,9 @@ impl FileProblem {
             Self::Forbidden => "Use a path below the user's home or /tmp.",
             Self::DiskFull => "Remove files with run_code, or reset the context.",
             Self::NotKept => "The file in the sandbox is unchanged. Try again in a few seconds.",
+            Self::Uploads => {
+                "Complete one (POST with `?parts=N`), or try again later: parts go half an hour after they were sent."
+            }
             Self::Changed(_) => "Get it, then put with its current version.",
             Self::Opaque => {
                 "Write it in the sandbox as text, CSV, JSON, HTML, xlsx, docx, zip, SQLite, npy, PNG, JPEG, GIF, WebP or PDF; \

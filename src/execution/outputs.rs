@@ -13,9 +13,9 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{Clock, ExecutionId, OutputChunk, lock};
+use crate::domain::{Clock, ExecutionId, OutputChunk, TenantId, lock};
 use crate::guard::Sanitized;
-use crate::objects::{ObjectError, Objects};
+use crate::objects::{ObjectError, Objects, UPLOADS};
 use crate::telemetry::chain;
 
 /// Something that can be read as a resource after the result.
@@ -32,6 +32,27 @@ pub struct Artifact {
     /// Whether there was more than is kept: the end is missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
+}
+
+/// A part of an upload.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// Whose.
+    pub tenant: &'a TenantId,
+    /// Which upload.
+    pub upload: ExecutionId,
+    /// Which part of it, from 1.
+    pub number: usize,
+}
+
+impl Part<'_> {
+    fn upload_key(&self) -> String {
+        format!("{UPLOADS}/{}/{}", self.tenant, self.upload)
+    }
+
+    fn key(&self) -> String {
+        format!("{}/part-{}", self.upload_key(), self.number)
+    }
 }
 
 /// Bytes that are read in one go.
@@ -162,21 +183,31 @@ impl Outputs {
     ///
     /// # Errors
     /// [`ObjectError`]; nothing is kept then.
-    pub async fn put_part(&self, upload: ExecutionId, number: usize, file: File) -> Result<(), ObjectError> {
-        self.noted(self.objects.put_file(&format!("{upload}/part-{number}"), file).await)
+    pub async fn put_part(&self, part: &Part<'_>, file: File) -> Result<(), ObjectError> {
+        self.noted(self.objects.put_file(&part.key(), file).await)
+    }
+
+    /// Bytes of other parts that are kept: of the same upload, and of all uploads of the tenant.
+    ///
+    /// # Errors
+    /// The object store's.
+    pub async fn kept_beside(&self, part: &Part<'_>) -> Result<(u64, u64), ObjectError> {
+        let (mine, same) = (part.key(), format!("{}/", part.upload_key()));
+        let (mut upload, mut tenant) = (0, 0);
+        for (key, bytes) in self.objects.sizes_below(&format!("{UPLOADS}/{}", part.tenant)).await? {
+            let counted = if key == mine { 0 } else { bytes };
+            tenant += counted;
+            upload += if key.starts_with(&same) { counted } else { 0 };
+        }
+        Ok((upload, tenant))
     }
 
     /// Adds a part of an upload to a file. Gives its length.
     ///
     /// # Errors
     /// [`ObjectError::Missing`] when it has not come, else the object store's.
-    pub async fn take_part(
-        &self,
-        upload: ExecutionId,
-        number: usize,
-        to: &mut File,
-    ) -> Result<u64, ObjectError> {
-        let key = format!("{upload}/part-{number}");
+    pub async fn take_part(&self, part: &Part<'_>, to: &mut File) -> Result<u64, ObjectError> {
+        let key = part.key();
         let mut at = 0;
         loop {
             let (piece, total) = self.objects.read(&key, at, PAGE).await?;
@@ -188,9 +219,18 @@ impl Outputs {
         }
     }
 
-    /// Removes the first parts of an upload that has ended.
-    pub async fn remove_parts(&self, upload: ExecutionId, parts: usize) {
-        self.objects.remove((1..=parts).map(|number| format!("{upload}/part-{number}"))).await;
+    /// Removes the parts of an upload that has ended.
+    pub async fn remove_parts(&self, part: &Part<'_>) {
+        if let Err(error) = self.objects.remove_below(&part.upload_key()).await {
+            tracing::debug!(error = %chain(&error), "parts of an upload could not be removed");
+        }
+    }
+
+    /// Removes the parts that were sent before `cutoff`.
+    pub async fn remove_parts_before(&self, cutoff: DateTime<Utc>) {
+        if let Err(error) = self.objects.remove_below_before(UPLOADS, cutoff).await {
+            tracing::warn!(error = %chain(&error), "parts of expired uploads could not be removed");
+        }
     }
 
     /// At most `limit` bytes of an output from `offset`, and its whole length.

@@ -19,6 +19,7 @@ use crate::telemetry::metrics;
 use super::Core;
 use super::crash::crash_point;
 use super::provider::{CONTEXT_ID, EPOCH, access_of};
+use super::transfers::LIFE;
 use crate::telemetry::chain;
 
 /// Rows in one pass.
@@ -103,6 +104,8 @@ impl Cleanup {
         done.cleaned += self.0.release_dead_hosts(None).await;
         done.errors += self.kill_pending().await;
         done.errors += self.reconcile().await;
+        // The last part may come as the address expires, and is then joined.
+        self.0.outputs().remove_parts_before(self.0.parts.clock.now() - LIFE * 2).await;
         let kept = TimeDelta::from_std(self.0.options().retention).unwrap_or(TimeDelta::MAX);
         if let Some(cutoff) = self.0.parts.clock.now().checked_sub_signed(kept) {
             self.0.outputs().remove_before(cutoff).await;

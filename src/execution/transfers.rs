@@ -20,10 +20,13 @@ use crate::domain::{Clock, ContextKey, ConversationId, ExecutionId, Owner, PathI
 use crate::objects::ObjectError;
 
 use super::files::{Content, FileAction, FilePath, FileProblem, Filed, Files, MAX_FILE_BYTES};
+use super::outputs::Part;
 use super::{Call, Core, ExecutionError, Requester};
 
 /// Parts of an upload at most.
 pub const MAX_PARTS: usize = 1000;
+/// What the uploads of a tenant may hold that are not complete, in bytes.
+pub const MAX_UPLOADING: u64 = 4 * MAX_FILE_BYTES;
 /// How long an address is good for.
 pub const LIFE: TimeDelta = TimeDelta::minutes(15);
 /// The fact that an address was used.
@@ -194,12 +197,26 @@ impl Transfers {
         Files(Arc::clone(&self.0)).run(call, action, CancellationToken::new()).await
     }
 
-    /// Keeps a part of a file; one that comes again takes the place of the first.
+    /// Keeps a part of a file; one that comes again takes the place of the first. `coming`: bytes of the tenant's uploads that
+    /// are under way, with this part.
     ///
     /// # Errors
-    /// The object store's.
-    pub async fn keep_part(&self, ticket: &Ticket, number: usize, file: File) -> Result<(), ExecutionError> {
-        self.0.outputs().put_part(ticket.id, number, file).await.map_err(ExecutionError::Objects)
+    /// That the upload or all of the tenant's get too large; the object store's.
+    pub async fn keep_part(
+        &self,
+        ticket: &Ticket,
+        number: usize,
+        (file, bytes): (File, u64),
+        coming: u64,
+    ) -> Result<(), ExecutionError> {
+        let part = ticket.part(number);
+        let kept = self.0.outputs().kept_beside(&part).await.map_err(ExecutionError::Objects)?;
+        let problem = match kept {
+            (upload, _) if upload + bytes > MAX_FILE_BYTES => FileProblem::TooLarge,
+            (_, tenant) if tenant + coming > MAX_UPLOADING => FileProblem::Uploads,
+            _ => return self.0.outputs().put_part(&part, file).await.map_err(ExecutionError::Objects),
+        };
+        Err(ExecutionError::File(problem))
     }
 
     /// The first `parts` of an upload in one file, and its length; `Err` in it names the part that has not come.
@@ -214,7 +231,7 @@ impl Transfers {
         let mut file = self.scratch().map_err(|error| ExecutionError::Objects(ObjectError::Spool(error)))?;
         let mut bytes = 0;
         for number in 1..=parts {
-            match self.0.outputs().take_part(ticket.id, number, &mut file).await {
+            match self.0.outputs().take_part(&ticket.part(number), &mut file).await {
                 Ok(length) => bytes += length,
                 Err(ObjectError::Missing) => return Ok(Err(number)),
                 Err(error) => return Err(ExecutionError::Objects(error)),
@@ -227,8 +244,19 @@ impl Transfers {
     }
 
     /// Removes the parts of an upload that has ended.
-    pub async fn remove_parts(&self, ticket: &Ticket, parts: usize) {
-        self.0.outputs().remove_parts(ticket.id, parts).await;
+    pub async fn remove_parts(&self, ticket: &Ticket) {
+        self.0.outputs().remove_parts(&ticket.part(0)).await;
+    }
+}
+
+impl Ticket {
+    /// Whose upload it is.
+    pub fn tenant(&self) -> &TenantId {
+        &self.key.tenant
+    }
+
+    fn part(&self, number: usize) -> Part<'_> {
+        Part { tenant: &self.key.tenant, upload: self.id, number }
     }
 }
 

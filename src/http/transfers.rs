@@ -3,9 +3,10 @@
 //! `PUT` sends a whole file; `PUT` with `?part=N` sends a part of it and `POST` with `?parts=N` ends an upload in parts; `GET`
 //! reads. Nothing is held in memory: uploads go to disk first, downloads are read page by page.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -22,10 +23,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::domain::ErrorCode;
+use crate::domain::{ErrorCode, TenantId, lock};
 use crate::execution::files::{FileAnswer, FileProblem, Filed, MAX_FILE_BYTES};
-use crate::execution::transfers::{MAX_PARTS, Ticket, Way};
-use crate::execution::{Artifact, Execution, Reads, Starting, Transfers};
+use crate::execution::transfers::{MAX_PARTS, MAX_UPLOADING, Ticket, Way};
+use crate::execution::{Artifact, Execution, ExecutionError, Reads, Starting, Transfers};
 
 use super::connections::Holding;
 use super::shares::{Share, Shares};
@@ -56,13 +57,47 @@ impl Service {
 struct Inner {
     execution: Starting<Service>,
     shares: Shares,
+    coming: Coming,
+}
+
+/// Bytes of uploads that are under way on this replica, by tenant.
+type Coming = Arc<Mutex<HashMap<TenantId, u64>>>;
+
+/// What one request has brought so far, until it is a part, in a sandbox, or refused.
+struct Brought {
+    tenant: TenantId,
+    bytes: u64,
+    coming: Coming,
+}
+
+impl Brought {
+    /// Counts more bytes. Gives what the tenant has under way.
+    fn add(&mut self, bytes: u64) -> u64 {
+        self.bytes += bytes;
+        let mut coming = lock(&self.coming);
+        let all = coming.entry(self.tenant.clone()).or_default();
+        *all += bytes;
+        *all
+    }
+}
+
+impl Drop for Brought {
+    fn drop(&mut self) {
+        let mut coming = lock(&self.coming);
+        if let Some(all) = coming.get_mut(&self.tenant) {
+            *all -= self.bytes;
+            if *all == 0 {
+                coming.remove(&self.tenant);
+            }
+        }
+    }
 }
 
 type Door = State<Arc<Inner>>;
 
 /// The route. It needs no credential: the token is one. `shares`: open requests of one caller.
 pub fn router(execution: Starting<Service>, shares: Shares) -> Router {
-    let inner = Arc::new(Inner { execution, shares });
+    let inner = Arc::new(Inner { execution, shares, coming: Coming::default() });
     // A `HEAD` is answered by itself: it does not use the address up.
     Router::new()
         .route("/files/{token}", get(read).head(look).put(write).post(end))
@@ -213,9 +248,13 @@ async fn write(
         _ => return Err(Problem::argument(format!("`part` is a number from 1 to {MAX_PARTS}"))),
     };
     let file = service.scratch().map_err(not_kept)?;
-    let (file, bytes) = receive(request, file).await?;
+    let mut brought =
+        Brought { tenant: presented.ticket.tenant().clone(), bytes: 0, coming: Arc::clone(&door.coming) };
+    let file = receive(request, file, &mut brought).await?;
+    let bytes = brought.bytes;
     if let Some(number) = number {
-        service.keep_part(&presented.ticket, number, file).await?;
+        let coming = brought.add(0);
+        service.keep_part(&presented.ticket, number, (file, bytes), coming).await.map_err(refused)?;
         return Ok(Json(json!({ "part": number, "bytes": bytes })).into_response());
     }
     // A transfer that broke off has not used the address.
@@ -232,38 +271,52 @@ async fn end(State(door): Door, Path(token): Path<String>, uri: Uri) -> Result<R
         _ => return Err(Problem::argument(format!("`parts` is the number of parts, from 1 to {MAX_PARTS}"))),
     };
     let service = &presented.service.transfers;
-    let (file, bytes) = service.joined(&presented.ticket, count).await?.map_err(|number| {
-        Problem::new(StatusCode::CONFLICT, ErrorCode::InvalidArgument, format!("part {number} is missing"))
-    })?;
+    let (file, bytes) =
+        service.joined(&presented.ticket, count).await.map_err(refused)?.map_err(|number| {
+            Problem::new(
+                StatusCode::CONFLICT,
+                ErrorCode::InvalidArgument,
+                format!("part {number} is missing"),
+            )
+        })?;
     presented.use_up().await?;
     let filed = service.put(&presented.ticket, file, bytes).await?;
-    service.remove_parts(&presented.ticket, count).await;
+    service.remove_parts(&presented.ticket).await;
     Ok(written(&filed, bytes))
 }
 
 /// Takes a request's body to disk.
-async fn receive(request: Request<Body>, mut file: File) -> Result<(File, u64), Problem> {
+async fn receive(request: Request<Body>, mut file: File, brought: &mut Brought) -> Result<File, Problem> {
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if announced.and_then(|text| text.parse::<u64>().ok()).is_some_and(|bytes| bytes > MAX_FILE_BYTES) {
         return Err(too_large());
     }
     let mut body = request.into_body().into_data_stream();
-    let mut bytes = 0;
     loop {
         let piece = match tokio::time::timeout(STILL, body.next()).await {
             Ok(Some(Ok(piece))) => piece,
-            Ok(None) => return Ok((file, bytes)),
+            Ok(None) => return Ok(file),
             Ok(Some(Err(_))) => return Err(Problem::argument("the transfer broke off; send it again")),
             Err(_) => {
                 let text = "the transfer stalled; send it again";
                 return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::InvalidArgument, text));
             }
         };
-        bytes += piece.len() as u64;
-        if bytes > MAX_FILE_BYTES {
+        let coming = brought.add(piece.len() as u64);
+        if brought.bytes > MAX_FILE_BYTES {
             return Err(too_large());
         }
+        if coming > MAX_UPLOADING {
+            return Err(refused(ExecutionError::File(FileProblem::Uploads)));
+        }
         file.write_all(&piece).map_err(not_kept)?;
+    }
+}
+
+fn refused(error: ExecutionError) -> Problem {
+    match error {
+        ExecutionError::File(FileProblem::TooLarge) => too_large(),
+        error => error.into(),
     }
 }
 

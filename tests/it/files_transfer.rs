@@ -89,6 +89,44 @@ fn an_address_takes_or_gives_one_file_once() {
     assert!(!server.log().contains("/files/"), "no address is logged: {}", server.log());
 }
 
+/// A sender that never completes fills the server's disk only so far, and not for long.
+#[test]
+fn uploads_that_are_not_complete_are_bounded_and_go() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start(data.path());
+    let (one, two) = (address(&server, "upload", "one.bin"), address(&server, "upload", "two.bin"));
+    let put = |address: &str, part: usize| send(&server, "PUT", &format!("{address}?part={part}"), b"1234");
+    assert_eq!(put(&one, 1).0, 200);
+    let uploads = data.path().join("outputs/uploads");
+    let upload = std::fs::read_dir(uploads.join("local")).unwrap().next().unwrap().unwrap().path();
+    let sparse = |path: std::path::PathBuf, bytes: u64| {
+        let file = std::fs::File::create(path).unwrap();
+        file.set_len(bytes).unwrap();
+        file
+    };
+    sparse(upload.join("part-2"), (1 << 30) - 7);
+    let (status, refused) = put(&one, 3);
+    assert!(status == 413 && refused.to_string().contains("larger than"), "{refused}");
+    assert_eq!(put(&one, 2).0, 200, "it takes the place of the long one");
+    // Another upload of the tenant holds all that there is.
+    let left = uploads.join("local/left");
+    std::fs::create_dir(&left).unwrap();
+    let old = sparse(left.join("part-1"), (4 << 30) - 8);
+    let (status, refused) = put(&two, 1);
+    assert!(status == 429 && refused.to_string().contains("?parts=N"), "{refused}");
+    assert_eq!(put(&one, 2).0, 200, "it takes no more than it has");
+    let half_an_hour_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(31 * 60);
+    old.set_modified(half_an_hour_ago).unwrap();
+    assert!(command(data.path()).arg("cleanup").status().unwrap().success());
+    assert!(!left.exists());
+    assert_eq!(put(&two, 1).0, 200);
+    for (address, parts) in [(&one, 2), (&two, 1)] {
+        let (status, done) = send(&server, "POST", &format!("{address}?parts={parts}"), b"");
+        assert_eq!((status, &done["bytes"]), (201, &json!(4 * parts)), "{done}");
+    }
+    assert!(!uploads.exists(), "not even a directory");
+}
+
 #[test]
 fn an_interrupted_or_multipart_upload_is_complete_in_the_end() {
     let data = tempfile::tempdir().unwrap();
