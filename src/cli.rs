@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -223,9 +224,10 @@ pub fn main() -> ExitCode {
     });
     // A blocking read of standard input must not hold the exit.
     runtime.shutdown_timeout(Duration::from_millis(100));
-    match result {
-        Ok(code) => code,
-        Err(error) => fail(&error),
+    match (result, UNWRITTEN.get()) {
+        (Err(error), _) => fail(&error),
+        (_, Some(error)) => fail(&anyhow::anyhow!("the output is not complete: {error}")),
+        (Ok(code), None) => code,
     }
 }
 
@@ -389,11 +391,18 @@ fn config(sources: &Sources, json: bool, page: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes output. A closed pipe (`| head`) is not an error, and must not end a server.
+/// What kept output from being written, such as a full disk.
+static UNWRITTEN: OnceLock<std::io::Error> = OnceLock::new();
+
+/// Writes output. A closed pipe (`| head`) is not an error; anything else is one at the end, and must not end a server.
 fn write_out(text: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        UNWRITTEN.get_or_init(|| error);
+    }
 }
 
 /// Prints rows under their headings, columns aligned.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -68,7 +69,8 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
             .map_err(|error| anyhow::anyhow!("{} cannot be read: {error}", path.display()))?,
         (None, None) => {
             let mut text = String::new();
-            std::io::stdin().lock().take(2 * Code::MAX_BYTES as u64).read_to_string(&mut text)?;
+            let mut input = std::io::stdin().lock().take(2 * Code::MAX_BYTES as u64);
+            input.read_to_string(&mut text).context("standard input cannot be read")?;
             text
         }
     };
@@ -137,13 +139,13 @@ async fn run_call(app: &App, call: Call, request: CodeRequest, quiet: bool) -> a
         anyhow::anyhow!("{cause}. {}", error.advice())
     })?;
     if !quiet {
-        show(&finished)?;
+        show(&finished);
     }
     Ok(finished)
 }
 
 /// Prints to standard output and standard error like the program itself.
-fn show(finished: &Finished) -> anyhow::Result<()> {
+fn show(finished: &Finished) {
     let outcome = &finished.outcome;
     let mut out = outcome.stdout.text();
     for result in &outcome.results {
@@ -166,6 +168,6 @@ fn show(finished: &Finished) -> anyhow::Result<()> {
         }
         err.push_str(&format!("[note] state {}: {reason}\n", finished.record.state));
     }
-    std::io::stderr().lock().write_all(err.as_bytes())?;
-    Ok(())
+    // The exit code is the code's, also where this cannot be written.
+    drop(std::io::stderr().lock().write_all(err.as_bytes()));
 }

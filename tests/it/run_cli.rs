@@ -1,6 +1,7 @@
 //! `pathbox run`, `demo`, `config` and friends, as a person types them.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -30,6 +31,57 @@ fn the_exit_code_is_the_codes_and_output_goes_where_it_belongs() {
     let (code, _, err) = run(data.path(), &["--timeout-ms", "1000", "while True: pass"]);
     assert_eq!(code, 124);
     assert!(err.contains("timeout"), "{err}");
+}
+
+/// Evidence, settings and results go into files: what is cut off by a full disk must not pass for whole.
+#[test]
+#[cfg(target_os = "linux")]
+fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
+    let data = tempfile::tempdir().unwrap();
+    for args in [&["run", "print(1)"][..], &["audit", "export"], &["config"], &["keys", "ls", "--json"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command(data.path()).args(args).stdin(Stdio::null()).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains("the output is not complete: No space left on device"), "{args:?}: {said}");
+        let (reader, pipe) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command(data.path()).args(args).stdin(Stdio::null()).stdout(pipe).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
+    }
+    // The exit code of a program is its own, also where its complaint has no place.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut complains = command(data.path());
+    complains.args(["run", "import sys; print('e', file=sys.stderr); sys.exit(3)"]).stdin(Stdio::null());
+    assert_eq!(complains.stderr(full).status().unwrap().code(), Some(3));
+}
+
+/// A bucket that fails is not waited for once for each output of a run.
+#[test]
+fn a_bucket_that_is_away_is_tried_for_one_output_of_a_run() {
+    let bucket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("objects.endpoint=http://{}", bucket.local_addr().unwrap());
+    let (asked, keys) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in bucket.incoming().flatten() {
+            let mut line = String::new();
+            let _ = BufReader::new(&stream).read_line(&mut line);
+            let key = line.strip_prefix("PUT ").and_then(|rest| rest.split(['?', ' ']).next());
+            key.map(|key| asked.send(key.to_owned()));
+        }
+    });
+    let data = tempfile::tempdir().unwrap();
+    let code = "from IPython.display import SVG, display\n\
+                for n in range(4):\n    display(SVG('<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1%d\" height=\"1\"/>' % n))\n\
+                print('x' * 200_000)";
+    let mut run = command(data.path());
+    run.args(["--set", &endpoint, "--set", "objects.url=s3://bucket", "--set", "objects.access_key_id=a"]);
+    run.args(["--set", "objects.secret_access_key=not-a-real-secret", "run", "--json", code]);
+    let output = run.stdin(Stdio::null()).output().unwrap();
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    assert!(result["success"] == true && result["artifacts"].is_null(), "{result:#}");
+    let keys: std::collections::BTreeSet<String> = keys.try_iter().collect();
+    assert_eq!(keys.len(), 1, "{keys:?}");
 }
 
 /// A shell puts the name of its directory into the environment, whatever bytes it has.
