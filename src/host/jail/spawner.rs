@@ -345,6 +345,8 @@ impl Spawner {
         let at = |step| move |error| (step, error);
         let index = self.free_index();
         let name = format!("pathbox-{}-{}", std::process::id(), self.made);
+        // Also when it fails: a name that someone has taken in /tmp is not tried again.
+        self.made += 1;
         let user = self.users.of(index);
         let (ours, theirs) = sys::packet_pair().map_err(at("making a socket"))?;
         let (go, set_go) = io::pipe().map_err(at("making a pipe"))?;
@@ -355,7 +357,10 @@ impl Spawner {
         };
         let group = match &self.cgroups {
             Cgroups::None => None,
-            cgroups => Some(cgroups.create(&name, limits).map_err(at("making a control group"))?),
+            cgroups => Some(cgroups.create(&name, limits).map_err(|error| {
+                remove_scratch(scratch.as_deref(), user);
+                ("making a control group", error)
+            })?),
         };
         let fork_into = group.as_ref().and_then(Group::to_fork_into);
         let namespaces = if self.isolation == Isolation::Namespaces { sys::NAMESPACES } else { 0 };
@@ -393,7 +398,6 @@ impl Spawner {
             self.destroy(sandbox);
             return Err(failed);
         }
-        self.made += 1;
         Ok((sandbox, ours))
     }
 
@@ -509,8 +513,11 @@ fn make_scratch(name: &str, (uid, gid): (u32, u32)) -> io::Result<PathBuf> {
         chown(path, Some(uid), Some(gid))
     };
     make(&scratch)?;
-    make(&scratch.join("home"))?;
-    make(&scratch.join("tmp"))?;
+    let inside = make(&scratch.join("home")).and_then(|()| make(&scratch.join("tmp")));
+    if let Err(error) = inside {
+        remove_scratch(Some(&scratch), (uid, gid));
+        return Err(error);
+    }
     Ok(scratch)
 }
 

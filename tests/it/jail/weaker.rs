@@ -7,9 +7,9 @@ use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use bytes::Bytes;
-use pathbox::host::jail::{Isolation, Jailed, Options, Spawner};
+use pathbox::host::jail::{Isolation, Jailed, Options, SandboxSpec, Spawner};
 
-use super::support::{Ran, options, put, run, spawn, start};
+use super::support::{Ran, chain, options, put, run, spawn, start};
 
 /// With an ordinary directory as its home nothing can be bound, so only the system's Python is in reach of all.
 const PYTHON: &str = "/usr/bin/python3";
@@ -29,6 +29,19 @@ fn only_the_full_tier_has_nothing_to_warn_of() {
     assert_eq!(Isolation::default().warning(), None);
     assert!(Isolation::Landlock.warning().expect("warns").contains("file names"));
     assert!(Isolation::None.warning().expect("warns").contains("everything"));
+}
+
+/// Every user of the machine may take a name in `/tmp`.
+#[tokio::test]
+async fn a_directory_whose_name_is_taken_fails_one_sandbox_and_no_other() {
+    let spawner = start(&Options { isolation: Isolation::Landlock, ..options() }).await;
+    // The first was tried out at the start.
+    let taken = std::path::PathBuf::from(format!("/tmp/pathbox-{}-1", spawner.pid()));
+    std::fs::create_dir(&taken).expect("the next name");
+    let refused = spawner.spawn(&SandboxSpec::default()).await.expect_err("it is taken");
+    assert!(chain(&refused).contains("making the scratch directory"), "{}", chain(&refused));
+    spawn(&spawner).await.kill().await;
+    std::fs::remove_dir(&taken).expect("nothing was put into it");
 }
 
 /// Groups 1 to 7, 15 and 23, and the socket families of 8.
