@@ -66,6 +66,9 @@ pub enum TemplateError {
     /// There is one of this name.
     #[error("the template {0} is there already; remove it first with `pathbox templates rm {0}`")]
     Exists(String),
+    /// Someone else works on it.
+    #[error("another process makes or removes the template {0}; try again when it is done")]
+    Busy(String),
     /// There is no template of this name.
     #[error("there is no template {0}; `pathbox templates ls` shows those that are there")]
     NotFound(String),
@@ -154,6 +157,7 @@ impl Templates {
         if !installs && new.npm.is_empty() && new.python.is_none() {
             return Err(TemplateError::Empty);
         }
+        let _lock = self.lock(&new.name)?;
         if self.load(&new.name).is_ok() {
             return Err(TemplateError::Exists(new.name));
         }
@@ -164,6 +168,19 @@ impl Templates {
             remove_dir(&dir)?;
         }
         made
+    }
+
+    /// Holds a template's name: a second process would take its directory for one whose making broke off. The system lets
+    /// go when this process ends.
+    fn lock(&self, name: &str) -> Result<fs::File, TemplateError> {
+        let at = |source| TemplateError::Io { doing: format!("locking template {name}"), source };
+        make_readable(&self.0).map_err(at)?;
+        let file = fs::File::create(self.0.join(format!(".{name}.lock"))).map_err(at)?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(fs::TryLockError::WouldBlock) => Err(TemplateError::Busy(name.to_owned())),
+            Err(fs::TryLockError::Error(source)) => Err(at(source)),
+        }
     }
 
     async fn make(
@@ -213,9 +230,10 @@ impl Templates {
     /// Removes one. Sandboxes that were made from it may fail from then on.
     ///
     /// # Errors
-    /// [`TemplateError::NotFound`], or what the system said.
+    /// [`TemplateError::NotFound`], [`TemplateError::Busy`], or what the system said.
     pub fn remove(&self, name: &str) -> Result<(), TemplateError> {
         self.load(name)?;
+        let _lock = self.lock(name)?;
         let dir = self.0.join(name);
         // First what makes it a template.
         fs::remove_file(dir.join(DESCRIPTION))

@@ -126,6 +126,27 @@ async fn a_template_s_packages_are_there_for_cells_shells_and_child_processes_an
     assert!(cell(&host, &sandbox, ask).await.contains("2.0 "));
 }
 
+/// The second would remove what the first has made so far, and the first, when it fails, what the second has.
+#[test]
+fn a_template_that_another_process_makes_is_left_to_it() {
+    let data = tempfile::tempdir().unwrap();
+    let templates = data.path().join("templates");
+    std::fs::create_dir_all(templates.join("x/python")).unwrap();
+    let lock = std::fs::File::create(templates.join(".x.lock")).unwrap();
+    lock.lock().unwrap();
+    let add = || {
+        command(data.path()).args(["templates", "add", "x", "--python", "/usr/bin/python3"]).output().unwrap()
+    };
+    let refused = add();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("another process"), "{said}");
+    assert!(templates.join("x/python").exists());
+    drop(lock);
+    assert!(add().status.success());
+    let gone = command(data.path()).args(["templates", "rm", "x"]).status().unwrap();
+    assert!(gone.success() && !templates.join("x").exists());
+}
+
 /// From an environment that is there, and a package of npm's from a directory: what a desktop user does.
 #[test]
 fn a_deployment_s_template_is_described_to_the_model_and_used_in_every_language() {
