@@ -94,7 +94,14 @@ impl App {
         )
     }
 
-    /// From now on readiness says that this process ends. Waits until no run goes on; others are still taken.
+    /// From now on readiness says that this process ends.
+    pub fn leave(&self) {
+        if let Startup::Ready(service) = self.execution.now() {
+            service.leave();
+        }
+    }
+
+    /// Waits until no run goes on; others are still taken.
     pub async fn drained(&self) {
         if let Startup::Ready(service) = self.execution.now() {
             service.drain().await;

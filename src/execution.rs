@@ -402,9 +402,14 @@ impl Execution {
         self.workflows.start();
     }
 
+    /// From now on readiness says that this process ends.
+    pub fn leave(&self) {
+        self.core.runs.close();
+    }
+
     /// Waits until every run has been recorded. Background tasks go on.
     pub async fn drain(&self) {
-        self.core.runs.close();
+        self.leave();
         self.core.runs.wait().await;
     }
 

@@ -181,9 +181,10 @@ impl HttpDoors {
         self.serving.address
     }
 
-    /// Ends everything in order: no connection is accepted, clients learn that theirs close, runs may finish within `grace`
+    /// Ends everything in order: readiness fails, no connection is accepted, clients learn that theirs close, runs may finish within `grace`
     /// and their results go out, then the streams end.
     pub async fn close(self, app: App, grace: Duration) {
+        app.leave();
         self.listening.cancel();
         let until = Instant::now() + grace;
         // Runs are taken until clients have had time to learn it: after the end of one its client may send the next.
