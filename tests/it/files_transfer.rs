@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use pathbox::domain::Clock;
 use serde_json::{Value, json};
 
 use crate::support::database::{Disk, cluster, fill};
@@ -115,8 +116,8 @@ fn uploads_that_are_not_complete_are_bounded_and_go() {
     let (status, refused) = put(&two, 1);
     assert!(status == 429 && refused.to_string().contains("?parts=N"), "{refused}");
     assert_eq!(put(&one, 2).0, 200, "it takes no more than it has");
-    let half_an_hour_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(31 * 60);
-    old.set_modified(half_an_hour_ago).unwrap();
+    let sent_at = Clock::system().now() - std::time::Duration::from_secs(31 * 60);
+    old.set_modified(sent_at.into()).unwrap();
     assert!(command(data.path()).arg("cleanup").status().unwrap().success());
     assert!(!left.exists());
     assert_eq!(put(&two, 1).0, 200);
