@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{LazyLock, OnceLock};
 
 use regex::bytes::{Regex, RegexBuilder};
+use regex_syntax::hir::literal::Extractor;
 use serde::{Deserialize, Serialize};
 
 use super::identifier::{Identifier, Number};
@@ -83,17 +84,57 @@ pub struct TokenForm {
     len: [usize; 2],
     /// Characters one of which is at an offset in it, and a fixed text at another: they are checked first.
     #[serde(default)]
-    sign: Option<(usize, String)>,
+    sign: Option<(usize, Bytes)>,
     #[serde(default)]
     mark: Option<(usize, String)>,
     /// The character right before it, and a regular expression of the text before that; its group is part of the token.
     #[serde(default)]
     behind: Option<(char, LazyRegex)>,
-    /// A regular expression for the whole.
+    /// A regular expression for the whole, and what it begins with.
     form: LazyRegex,
+    #[serde(skip)]
+    first: Bytes,
     /// A further condition on the word.
     #[serde(default)]
     pub(super) check: Check,
+}
+
+/// A set of bytes.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(from = "String")]
+struct Bytes([u64; 4]);
+
+impl Bytes {
+    /// Those that a match of a built-in pattern may begin with.
+    fn first(pattern: &str) -> Self {
+        let hir = regex_syntax::ParserBuilder::new().unicode(false).utf8(false).build().parse(pattern);
+        let mut extractor = Extractor::new();
+        extractor.limit_class(255).limit_repeat(1).limit_literal_len(1).limit_total(255);
+        let begins = hir.ok().map(|hir| extractor.extract(&hir));
+        let begins = begins.as_ref().and_then(|begins| begins.literals());
+        begins.map_or(Self([u64::MAX; 4]), |begins| {
+            begins.iter().filter_map(|begin| begin.as_bytes().first()).collect()
+        })
+    }
+
+    #[inline]
+    fn holds(&self, byte: u8) -> bool {
+        self.0[usize::from(byte >> 6)] >> (byte & 63) & 1 == 1
+    }
+}
+
+impl<'a> FromIterator<&'a u8> for Bytes {
+    fn from_iter<I: IntoIterator<Item = &'a u8>>(bytes: I) -> Self {
+        let mut set = Self::default();
+        bytes.into_iter().for_each(|byte| set.0[usize::from(byte >> 6)] |= 1 << (byte & 63));
+        set
+    }
+}
+
+impl From<String> for Bytes {
+    fn from(signs: String) -> Self {
+        signs.as_bytes().iter().collect()
+    }
 }
 
 /// Where a token begins.
@@ -115,26 +156,39 @@ impl TokenForm {
     /// How many bytes are searched from the beginning of a text.
     const LONGEST: usize = 512;
 
-    /// The start and end of the token whose word is at `at..end` in a run that begins at `start`.
+    fn begin(&self, start: usize, at: usize) -> usize {
+        if self.place == Place::Run { start } else { at }
+    }
+
+    /// Whether a few characters fit at a word in a run that begins at `start`; nearly always one does not.
+    #[inline]
+    pub(super) fn may_be(&self, text: &[u8], start: usize, at: usize) -> bool {
+        let here = &text[self.begin(start, at)..];
+        let behind =
+            |(sign, _): &(char, LazyRegex)| text[..at].last().is_some_and(|last| char::from(*last) == *sign);
+        let marked = |(at, mark): &(usize, String)| {
+            here.get(*at..).is_some_and(|rest| rest.starts_with(mark.as_bytes()))
+        };
+        here.first().is_some_and(|byte| self.first.holds(*byte))
+            && self
+                .sign
+                .as_ref()
+                .is_none_or(|(at, signs)| here.get(*at).is_some_and(|byte| signs.holds(*byte)))
+            && self.behind.as_ref().is_none_or(behind)
+            && self.mark.as_ref().is_none_or(marked)
+    }
+
+    /// The start and end of the token whose word is at `at..end` in a run that begins at `start`, where one may be.
     pub(super) fn find(
         &self,
         text: &[u8],
         (start, at, end): (usize, usize, usize),
     ) -> Option<(usize, usize)> {
-        let begin = if self.place == Place::Run { start } else { at };
+        let begin = self.begin(start, at);
         let here = &text[begin..text.len().min(begin + Self::LONGEST)];
-        let marked = |(at, mark): &(usize, String)| {
-            here.get(*at..).is_some_and(|rest| rest.starts_with(mark.as_bytes()))
-        };
-        let signed =
-            |(at, signs): &(usize, String)| here.get(*at).is_some_and(|sign| signs.as_bytes().contains(sign));
-        if !self.sign.as_ref().is_none_or(signed) || !self.mark.as_ref().is_none_or(marked) {
-            return None;
-        }
         let mut from = begin;
-        if let Some((sign, before)) = &self.behind {
-            let (_, left) = text[..at].split_last().filter(|(last, _)| char::from(**last) == *sign)?;
-            let left = &left[left.len().saturating_sub(Self::BEFORE)..];
+        if let Some((_, before)) = &self.behind {
+            let left = &text[(at - 1).saturating_sub(Self::BEFORE)..at - 1];
             let groups = before.get().captures(left)?;
             from -= groups.get(1).map_or(0, |group| left.len() - group.start() + 1);
         }
@@ -322,7 +376,8 @@ impl Rules {
         }
         let mut forms = vec![Vec::new(); LONGEST_FORM + 1];
         for (rule, id) in list.iter().zip(0..) {
-            for form in &rule.form {
+            for mut form in rule.form.iter().cloned() {
+                form.first = Bytes::first(&form.form.text);
                 let lengths = form.len[0]..=form.len[1].min(LONGEST_FORM);
                 lengths.for_each(|len| forms[len].push((id, form.clone())));
             }

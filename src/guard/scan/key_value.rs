@@ -42,9 +42,10 @@ impl Scanner<'_> {
     /// Whether the name before a mark may end as one of ours; most names do not.
     #[inline(always)]
     pub(super) fn may_be_named(&self, at: usize) -> bool {
-        match self.byte_before(at).is_ascii_alphabetic() {
-            true => self.names.may_end(&self.text[..at]),
-            false => self.may_be_signed(at),
+        match self.text[..at] {
+            [.., b'A'..=b'Z' | b'a'..=b'z'] => self.names.may_end(&self.text[..at]),
+            [.., b'A'..=b'Z' | b'a'..=b'z', b'"'] => self.names.may_end(&self.text[..at - 1]),
+            _ => self.may_be_signed(at),
         }
     }
 

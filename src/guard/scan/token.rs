@@ -389,8 +389,9 @@ impl Scanner<'_> {
     /// Tokens by their form: of a word at `at..end` in a run that begins at `start`, or of a run of base64.
     fn formed(&mut self, (start, at, end): (usize, usize, usize), base64: bool) -> bool {
         let forms = self.rules.forms(end - at).iter();
-        let found =
-            forms.filter(|(_, row)| (row.place == Place::Base64) == base64).find_map(|(rule, row)| {
+        let found = forms
+            .filter(|(_, row)| (row.place == Place::Base64) == base64 && row.may_be(self.text, start, at))
+            .find_map(|(rule, row)| {
                 let found = row.find(self.text, (start, at, end))?;
                 self.passes(*rule, row.check, at, found.1).then_some((*rule, found))
             });
