@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::guard::classes::{Block, alphanumeric_or, only};
 use crate::guard::confirm::varied;
-use crate::guard::rule::{Check, Place, RuleId, pattern};
+use crate::guard::rule::{Check, RuleId, pattern};
 use crate::guard::words::{EndingWord, Endings, Nearby, WORDS};
 
 /// This many base64 digits before a place mean that it is inside a run.
@@ -135,7 +135,7 @@ impl Scanner<'_> {
         {
             return;
         }
-        let line = last_line(self.label(start, 48));
+        let line = last_line(self.before(start, 48));
         let (found, against) =
             last_words(&ENDINGS, line, self.word_ends(start - line.len(), line.len()), false);
         let by_word = found.is_some_and(|(at, sure)| {
@@ -292,7 +292,10 @@ impl Scanner<'_> {
         let mut found = false;
         if let Some(text) = encoded::decode(&self.text[start..end]) {
             found = self.decoded(&text, start, end);
-        } else if has_long_part(&self.text[start..end]) && !self.is_full_line(start, end) {
+        } else if self.is_joined(start, end)
+            && has_long_part(&self.text[start..end])
+            && !self.is_full_line(start, end)
+        {
             // Joined to something: a path, a name, a signature.
             let run = &self.text[start..end];
             let long = parts(run).filter(|(_, len)| (encoded::SHORTEST_PART..run.len()).contains(len));
@@ -306,6 +309,12 @@ impl Scanner<'_> {
             self.words_done = end;
         }
         found
+    }
+
+    /// Whether a run may have parts: it is long, or has more than letters and digits.
+    fn is_joined(&self, start: usize, end: usize) -> bool {
+        let signs = |block: &Block| !(block.alpha | block.digit);
+        start < self.from || end - start > 64 || self.bits(start, signs) & last_bits(end - start) != 0
     }
 
     /// Scans texts whose bytes are listed: as pairs of hexadecimal digits, as numbers in a bracket.
@@ -388,13 +397,11 @@ impl Scanner<'_> {
 
     /// Tokens by their form: of a word at `at..end` in a run that begins at `start`, or of a run of base64.
     fn formed(&mut self, (start, at, end): (usize, usize, usize), base64: bool) -> bool {
-        let forms = self.rules.forms(end - at).iter();
-        let found = forms
-            .filter(|(_, row)| (row.place == Place::Base64) == base64 && row.may_be(self.text, start, at))
-            .find_map(|(rule, row)| {
-                let found = row.find(self.text, (start, at, end))?;
-                self.passes(*rule, row.check, at, found.1).then_some((*rule, found))
-            });
+        let forms = self.rules.forms(end - at, base64).iter();
+        let found = forms.filter(|(_, row)| row.may_be(self.text, start, at)).find_map(|(rule, row)| {
+            let found = row.find(self.text, (start, at, end))?;
+            self.passes(*rule, row.check, at, found.1).then_some((*rule, found))
+        });
         let Some((rule, (start, end))) = found else { return false };
         self.hit(rule, start, end);
         self.words_done = end;
