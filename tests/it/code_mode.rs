@@ -669,7 +669,7 @@ fn a_flood_of_calls_without_a_run_takes_no_memory_of_the_server() {
                 for _ in range(200):\n    sent = os.write(pipe, b'x p 1 .\\n' * 500)\nprint(kit.echo(value=2)['value'])";
     assert_eq!(stdout(&run(&mut server, "python", code)), "2\n");
     let more = memory(pid, "VmHWM") - before;
-    assert!(more < 48 << 20, "{more} bytes more");
+    assert!(more < 8 << 20, "{more} bytes more");
 }
 
 #[test]
