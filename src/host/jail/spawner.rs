@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
@@ -121,6 +121,8 @@ struct Spawner {
     /// The most descriptors that a process of a sandbox may have.
     most_files: u32,
     sandboxes: BTreeMap<u32, Sandbox>,
+    /// Of sandboxes that have ended, whose files are being removed.
+    removals: Vec<(u32, End, Removal)>,
     made: u32,
     /// What could not be reported yet for lack of memory.
     outbox: VecDeque<Reply>,
@@ -262,6 +264,7 @@ impl Spawner {
             // Processes of one user may have as many in flight as one of them may have open, and one message more.
             most_files: u32::try_from(open_files / 2).unwrap_or(u32::MAX).saturating_sub(300).max(64),
             sandboxes: BTreeMap::new(),
+            removals: Vec::new(),
             made: 0,
             outbox: VecDeque::new(),
         })
@@ -272,6 +275,7 @@ impl Spawner {
         loop {
             let mut fds = vec![sys::poll_fd(&self.host, true, false), sys::poll_fd(parent, true, false)];
             fds.extend(self.sandboxes.values().map(|sandbox| sys::poll_fd(&sandbox.pidfd, true, false)));
+            fds.extend(self.removals.iter().map(|(_, _, removal)| sys::poll_fd(&removal.pidfd, true, false)));
             let patience = if self.outbox.is_empty() { -1 } else { A_MOMENT_MS };
             if sys::poll(&mut fds, patience).is_err() {
                 // For lack of memory. What is ready shows the next time.
@@ -282,7 +286,13 @@ impl Spawner {
                 return Ok(());
             }
             let ids: Vec<u32> = self.sandboxes.keys().copied().collect();
-            for (id, _) in ids.iter().zip(&fds[2..]).filter(|(_, fd)| fd.revents != 0) {
+            let (sandboxes, removals) = fds[2..].split_at(ids.len());
+            let mut removed = removals.iter().map(|fd| fd.revents != 0);
+            for (id, end, removal) in self.removals.extract_if(.., |_| removed.next() == Some(true)) {
+                removal.wait();
+                self.outbox.push_back(Reply::Ended { id, end });
+            }
+            for (id, _) in ids.iter().zip(sandboxes).filter(|(_, fd)| fd.revents != 0) {
                 self.finish(*id);
             }
             if fds[0].revents != 0 {
@@ -358,7 +368,7 @@ impl Spawner {
         let group = match &self.cgroups {
             Cgroups::None => None,
             cgroups => Some(cgroups.create(&name, limits).map_err(|error| {
-                remove_scratch(scratch.as_deref(), user);
+                remove_scratch(scratch.clone(), user);
                 ("making a control group", error)
             })?),
         };
@@ -389,7 +399,7 @@ impl Spawner {
                 if let Some(group) = group {
                     let _ = group.remove();
                 }
-                remove_scratch(scratch.as_deref(), user);
+                remove_scratch(scratch.clone(), user);
                 return Err(("making namespaces", error));
             }
         };
@@ -436,11 +446,15 @@ impl Spawner {
             .collect()
     }
 
-    /// Reaps a sandbox's first process, which has ended and with it the whole sandbox, and tells the host.
+    /// Reaps a sandbox's first process, which has ended and with it the whole sandbox, and tells the host once its files are
+    /// gone. Programs decide how long that takes, so nothing else waits for it.
     fn finish(&mut self, id: u32) {
         let Some(sandbox) = self.sandboxes.remove(&id) else { return };
-        let end = self.destroy(sandbox);
-        self.outbox.push_back(Reply::Ended { id, end });
+        let end = self.reap(&sandbox);
+        match Removal::begin(sandbox.scratch, self.users.of(sandbox.index)) {
+            Some(removal) => self.removals.push((id, end, removal)),
+            None => self.outbox.push_back(Reply::Ended { id, end }),
+        }
     }
 
     fn end_all(&mut self) {
@@ -450,10 +464,19 @@ impl Spawner {
         for (_, sandbox) in std::mem::take(&mut self.sandboxes) {
             self.destroy(sandbox);
         }
+        for (_, _, removal) in self.removals.drain(..) {
+            removal.wait();
+        }
     }
 
-    /// Removes everything of a sandbox; returns how it ended.
-    fn destroy(&self, sandbox: Sandbox) -> End {
+    /// Removes everything of a sandbox that never ran a program, or of one whose host is gone.
+    fn destroy(&self, sandbox: Sandbox) {
+        self.reap(&sandbox);
+        remove_scratch(sandbox.scratch, self.users.of(sandbox.index));
+    }
+
+    /// Ends every process of a sandbox; returns how it ended.
+    fn reap(&self, sandbox: &Sandbox) -> End {
         sandbox.strike();
         let _ = sys::reap(sandbox.pid, true);
         if self.isolation != Isolation::Namespaces {
@@ -468,19 +491,21 @@ impl Spawner {
             };
             let _ = group.remove();
         }
-        remove_scratch(sandbox.scratch.as_deref(), self.users.of(sandbox.index));
         end
     }
 
-    /// Without a process namespace, a dead sandbox's processes become our children: kill all that are not agents,
-    /// until no more come.
+    /// Without a process namespace, a dead sandbox's processes become our children: kill all that are not agents and remove
+    /// no files, until no more come.
     fn kill_orphans(&self) {
         loop {
             let path = format!("/proc/self/task/{}/children", std::process::id());
             let children = std::fs::read_to_string(path).unwrap_or_default();
             let children = children.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
-            let agent = |pid: &i32| self.sandboxes.values().any(|sandbox| sandbox.pid == *pid);
-            let orphans: Vec<i32> = children.filter(|pid| !agent(pid)).collect();
+            let is_ours = |pid: &i32| {
+                self.sandboxes.values().any(|sandbox| sandbox.pid == *pid)
+                    || self.removals.iter().any(|(_, _, removal)| removal.child.id() as i32 == *pid)
+            };
+            let orphans: Vec<i32> = children.filter(|pid| !is_ours(pid)).collect();
             if orphans.is_empty() {
                 return;
             }
@@ -515,26 +540,53 @@ fn make_scratch(name: &str, (uid, gid): (u32, u32)) -> io::Result<PathBuf> {
     make(&scratch)?;
     let inside = make(&scratch.join("home")).and_then(|()| make(&scratch.join("tmp")));
     if let Err(error) = inside {
-        remove_scratch(Some(&scratch), (uid, gid));
+        remove_scratch(Some(scratch), (uid, gid));
         return Err(error);
     }
     Ok(scratch)
 }
 
-/// Removes it as its owner, by another process: a hostile tree can exhaust the process that walks it. Directories that were
-/// closed to their owner are opened first.
-fn remove_scratch(scratch: Option<&Path>, (uid, gid): (u32, u32)) {
-    use std::os::unix::process::CommandExt;
-    const SCRIPT: &str = "find \"$@\" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf -- \"$@\"";
-    let Some(scratch) = scratch else { return };
-    let mut command = Command::new("/bin/sh");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.args(["-c", SCRIPT, "sh"]).args([scratch.join("home"), scratch.join("tmp")]);
-    if sys::ids().0 == 0 {
-        command.uid(uid).gid(gid);
+/// A scratch directory that is being removed, as its owner and by another process: a hostile tree can exhaust the process that
+/// walks it. Directories that were closed to their owner are opened first.
+struct Removal {
+    scratch: PathBuf,
+    child: Child,
+    pidfd: OwnedFd,
+}
+
+impl Removal {
+    /// `None`: there is nothing to remove, or no process to be had for it.
+    fn begin(scratch: Option<PathBuf>, (uid, gid): (u32, u32)) -> Option<Self> {
+        use std::os::unix::process::CommandExt;
+        const SCRIPT: &str = "find \"$@\" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf -- \"$@\"";
+        let scratch = scratch?;
+        let mut command = Command::new("/bin/sh");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(["-c", SCRIPT, "sh"]).args([scratch.join("home"), scratch.join("tmp")]);
+        if sys::ids().0 == 0 {
+            command.uid(uid).gid(gid);
+        }
+        let mut child = command.spawn().ok()?;
+        match sys::pidfd_open(child.id() as i32) {
+            Ok(pidfd) => Some(Self { scratch, child, pidfd }),
+            Err(_) => {
+                let _ = child.wait();
+                let _ = std::fs::remove_dir(scratch);
+                None
+            }
+        }
     }
-    let _ = command.status();
-    let _ = std::fs::remove_dir(scratch);
+
+    fn wait(mut self) {
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir(self.scratch);
+    }
+}
+
+fn remove_scratch(scratch: Option<PathBuf>, user: (u32, u32)) {
+    if let Some(removal) = Removal::begin(scratch, user) {
+        removal.wait();
+    }
 }
 
 /// Removes what a killed host left behind.
@@ -547,7 +599,7 @@ fn sweep_scratch() {
             spawner.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists());
         let Ok(metadata) = entry.path().symlink_metadata() else { continue };
         if is_left && metadata.is_dir() && entry.path().join("home").is_dir() {
-            remove_scratch(Some(&entry.path()), (metadata.uid(), metadata.gid()));
+            remove_scratch(Some(entry.path()), (metadata.uid(), metadata.gid()));
         }
     }
 }

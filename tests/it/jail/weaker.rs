@@ -302,6 +302,21 @@ async fn a_closed_directory_does_not_outlive_its_landlocked_sandbox() {
     assert!(!std::path::Path::new(&home).exists(), "{home}");
 }
 
+/// Each closed directory takes a process to open.
+#[tokio::test]
+async fn files_that_take_long_to_remove_hold_up_no_other_sandbox() {
+    let (spawner, jailed) = landlocked().await;
+    let home = std::path::PathBuf::from(jailed.agent.home());
+    run(&jailed.agent, &["sh", "-c", "for n in $(seq 200); do mkdir d$n; done; chmod 000 d*"]).await;
+    let dead = tokio::spawn(jailed.kill());
+    tokio::task::yield_now().await;
+    let other = spawn(&spawner).await;
+    assert!(home.exists(), "it is not waited for");
+    dead.await.expect("it ends");
+    assert!(!home.exists(), "nothing is left once it has ended");
+    other.kill().await;
+}
+
 /// A host and its spawner that were killed at once leave their sandboxes' directories, some of them closed.
 #[tokio::test]
 async fn leftovers_of_a_killed_host_are_removed_at_the_next_start() {
