@@ -23,27 +23,29 @@ pub(super) fn decode(run: &[u8]) -> Option<Vec<u8>> {
 /// What is listed, and where the list ends.
 pub(super) type Listed = (Vec<u8>, usize);
 
-/// The text whose bytes are listed as pairs of hexadecimal digits: `49 45 35`.
+/// The text whose bytes are listed as pairs of hexadecimal digits: `49 45 35`, `49:45:35`.
 pub(super) fn listed_pairs(list: &[u8]) -> Option<Listed> {
     listed(list, |item| match item {
         [high, low, rest @ ..] if !rest.first().is_some_and(u8::is_ascii_alphanumeric) => {
-            let [high, low] = [*high, *low].map(|digit| HEX[usize::from(digit)]);
-            (high | low < 16).then_some((high << 4 | low, 2))
+            Some((byte(&[*high, *low])?, 2))
         }
         _ => None,
     })
 }
 
-/// The text whose bytes are listed as numbers: `115, 97`, `115  97`.
+/// The text whose bytes are listed as numbers: `115, 97`, `115  97`, `0x73, 0x61`.
 pub(super) fn listed_numbers(list: &[u8]) -> Option<Listed> {
     listed(list, |item| {
+        if let [b'0', b'x' | b'X', high, low, ..] = item {
+            return Some((byte(&[*high, *low])?, 4));
+        }
         let len = item.iter().take(4).take_while(|byte| byte.is_ascii_digit()).count();
         let value = item[..len].iter().fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
         (len > 0).then_some((u8::try_from(value).ok()?, len))
     })
 }
 
-/// The text whose bytes are listed with a comma or up to three spaces between.
+/// The text whose bytes are listed with a comma or colon or up to three spaces between.
 fn listed(list: &[u8], item: impl Fn(&[u8]) -> Option<(u8, usize)>) -> Option<Listed> {
     let (mut bytes, mut at, mut end) = (Vec::new(), 0, 0);
     while let Some((byte, len)) = item(&list[at..]).filter(|_| bytes.len() < MAX) {
@@ -52,7 +54,7 @@ fn listed(list: &[u8], item: impl Fn(&[u8]) -> Option<(u8, usize)>) -> Option<Li
             return None;
         }
         end = at + len;
-        let comma = usize::from(list.get(end) == Some(&b','));
+        let comma = usize::from(matches!(list.get(end), Some(b',' | b':')));
         let blanks = list[end + comma..].iter().take(3).take_while(|byte| **byte == b' ').count();
         if comma + blanks == 0 {
             break;
@@ -69,12 +71,14 @@ const SHORTEST: usize = 8;
 /// The fewest digits that must be left of a run that is split.
 pub(super) const SHORTEST_PART: usize = 16;
 
+/// The byte of two hexadecimal digits.
+fn byte(pair: &[u8; 2]) -> Option<u8> {
+    let [high, low] = pair.map(|digit| HEX[usize::from(digit)]);
+    (high | low < 16).then_some(high << 4 | low)
+}
+
 fn hex(run: &[u8]) -> Option<Vec<u8>> {
     let (pairs, []) = run.as_chunks::<2>() else { return None };
-    let byte = |pair: &[u8; 2]| {
-        let [high, low] = pair.map(|digit| HEX[usize::from(digit)]);
-        (high | low < 16).then_some(high << 4 | low)
-    };
     if pairs.len() < SHORTEST {
         return None;
     }
@@ -296,7 +300,9 @@ mod tests {
         for (text, left) in [
             (format!("x = {} y", each(|byte| format!("{byte:02x}"), " ")), "x = [EMAIL_1] y"),
             (format!("00000000  {}\n", each(|byte| format!("{byte:02X}"), " ")), "00000000  [EMAIL_1]\n"),
+            (format!("digest {}", each(|byte| format!("{byte:02x}"), ":")), "digest [EMAIL_1]"),
             (format!("[{}]", each(|byte| byte.to_string(), ", ")), "[[EMAIL_1]]"),
+            (format!("[{}]", each(|byte| format!("0x{byte:02x}"), ", ")), "[[EMAIL_1]]"),
             (format!("[{}]", each(|byte| format!("{byte:>3}"), " ")), "[ [EMAIL_1]]"),
             (format!("id {}", each(|byte| format!("\\{byte:03o}"), "")), "id [EMAIL_1]"),
             ("MFWGSY3FIBSXQYLNOBWGKLTDN5WQ====".to_owned(), "[EMAIL_1]"),

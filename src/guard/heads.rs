@@ -337,7 +337,10 @@ impl Heads {
         };
         // `USER0_RSA_ID`: an apparent qualifier is part of the head.
         let whole = (2..=all.len().min(4)).rev().find_map(|count| joined(all.len() - count, all.len()));
-        let last = whole.or_else(|| (1..=kept.min(4)).rev().find_map(|count| joined(kept - count, kept)));
+        if whole.is_some() {
+            return whole;
+        }
+        let last = (1..=kept.min(4)).rev().find_map(|count| joined(kept - count, kept));
         let counts = all.last().is_some_and(|word| ["id", "ids", "number", "count", "code"].contains(word));
         if let Some(found) = last {
             return (!(counts && kept < all.len() && secret(&found))).then_some(found);
@@ -1162,6 +1165,8 @@ pub(super) enum Place {
     Sentence,
     /// The same with other words between: enough for an identifier with a check digit, or letters in its form.
     Apart,
+    /// The same, the last of them a verb or with a colon: enough for a password that looks like one, and for digits.
+    Told,
 }
 
 /// The range of a cell's value that fits the meaning of its head, and the rule.
@@ -1179,15 +1184,21 @@ pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, 
         let column = &HEADS.columns[usize::from(sense.column)];
         let fits = match column.shape {
             None => {
-                let line = matches!(place, Place::Line | Place::Sentence | Place::Apart);
+                let apart = matches!(place, Place::Apart | Place::Told);
+                let line = apart || matches!(place, Place::Line | Place::Sentence);
                 let sure = RULES.has_check_digit(column.rule) || RULES.has_letters(column.rule);
-                (place != Place::Apart || sure && sense.trust == Trust::Sure)
+                (!apart || sure && sense.trust == Trust::Sure)
                     && (!line || column.line || RULES.has_check(column.rule))
                     && column.fits(whole.unwrap_or(value), sense.trust != Trust::Sure || line && !column.line)
             }
+            Some(Shape::Password) if place == Place::Told => is_secret(value, true, Trust::Weak),
             Some(_) if place == Place::Apart => false,
+            Some(shape) if place == Place::Told && shape != Shape::Pin => false,
             Some(Shape::Phone) if place == Place::Sentence => {
                 sense.trust == Trust::Sure && is_phone(value, true) && is_parted(value)
+            }
+            Some(Shape::Pin) if sense.trust == Trust::Weak => {
+                matches!(place, Place::Sentence | Place::Told) && column.fits(value, false)
             }
             Some(Shape::Pin) => place != Place::Alone && column.fits(value, false),
             Some(_) if place == Place::Sentence => false,
@@ -1255,6 +1266,11 @@ pub(super) fn is_sure(meant: Meaning) -> bool {
 /// Whether a head can only mean a secret.
 pub(super) fn only_secret(meant: Meaning) -> bool {
     meant.iter().all(|sense| HEADS.columns[usize::from(sense.column)].is_secret())
+}
+
+/// Whether the form is enough on a line, where there is no check digit.
+pub(super) fn needs_no_verb(meant: Meaning) -> bool {
+    meant.iter().any(|sense| HEADS.columns[usize::from(sense.column)].line)
 }
 
 /// Whether a head can only mean the digits of a PIN.

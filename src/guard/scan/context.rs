@@ -159,6 +159,7 @@ impl Scanner<'_> {
             || value.len() < 5
             || !clause.verb && !quoted && is_usage(value)
             || (clause.verb || quoted) && value.contains(&b' ')
+            || clause.qualified && !is_strong(value)
         {
             return;
         }
@@ -313,8 +314,9 @@ struct Clause {
     /// The start of the value.
     from: usize,
     quote: Option<u8>,
-    /// Whether a verb introduces the password.
+    /// Whether a verb introduces the password, and whether another word is before that.
     verb: bool,
+    qualified: bool,
     /// Whether it is in a table.
     cell: bool,
     /// Whether the verb joins it to the word without a space, in a script that has none.
@@ -332,17 +334,22 @@ fn clause(rest: &[u8], is: bool) -> Option<Clause> {
     }
     from += blanks(&rest[from..]);
     let after = &rest[from..];
-    let verb = match is {
+    let known = match is {
         true => Some(0),
         false => owner(after).or_else(|| verb(after).map(<[u8]>::len)),
     };
-    let is_verb = verb.is_some();
-    from += verb.unwrap_or(0);
+    // `mot de passe provisoire est x`
+    let adjective = || after.iter().position(|byte| !byte.is_ascii_alphabetic()).filter(|len| *len > 3);
+    let behind = |len: usize| verb(after.get(len + 1..)?).map(|verb| len + 1 + verb.len());
+    let qualified = if known.is_none() { adjective().and_then(behind) } else { None };
+    let known = known.or(qualified);
+    let is_verb = known.is_some();
+    from += known.unwrap_or(0);
     let cell = !is_verb && rest[from..].starts_with(b"| ");
     from += if cell { 1 + blanks(&rest[from + 1..]) } else { 0 };
     let quote = rest.get(from).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
     from += usize::from(quote.is_some());
-    Some(Clause { from, quote, verb: is_verb, cell, joined })
+    Some(Clause { from, quote, verb: is_verb, qualified: qualified.is_some(), cell, joined })
 }
 
 impl Clause {

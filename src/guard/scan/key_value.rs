@@ -167,7 +167,8 @@ impl Scanner<'_> {
         }
         self.judged = self.judged.max(end);
         // `process.env.PW || "x"`: the default where nothing is set.
-        let literal = if quoted { None } else { self.fallback(start) };
+        let wallet = |this: &Self| (this.byte(end) == b' ').then(|| this.wallet_phrase(start)).flatten();
+        let literal = if quoted { None } else { self.fallback(start).or_else(|| wallet(self)) };
         Some(literal.unwrap_or((start, end, quoted)))
     }
 
@@ -213,7 +214,7 @@ impl Scanner<'_> {
             |at: Option<usize>| at.and_then(|at| line.get(at)).is_some_and(u8::is_ascii_alphanumeric);
         let quotes = |at: &usize| sign == b'"' || !letter(at.checked_sub(1)) || !letter(at.checked_add(1));
         let count = memchr::memchr_iter(sign, line).filter(quotes).count();
-        self.byte_before(quote) != b'\\' && count % 2 == 1
+        matches!(sign, b'"' | b'\'' | b'`') && self.byte_before(quote) != b'\\' && count % 2 == 1
     }
 
     /// The kind that a name gives; the same name is looked up often.
@@ -257,6 +258,14 @@ impl Scanner<'_> {
         // Each comes after a name or a call.
         let found = pattern!(r#"^[^ \n]* (?:\|\||\?\?|or|\?:) ["']"#).find(rest)?;
         self.value_after(at + found.end() - 1)
+    }
+
+    /// The words of a wallet, up to the end of the line: more than a sentence without a capital has (BIP 39).
+    #[inline(never)]
+    fn wallet_phrase(&self, at: usize) -> Option<(usize, usize, bool)> {
+        let line = first_line(&self.text[at..self.to.min(at + MAX_VALUE)]).trim_ascii_end();
+        let count = line.iter().filter(|byte| **byte == b' ').count() + 1;
+        (count >= 12 && is_pass_phrase(line)).then_some((at, at + line.len(), true))
     }
 
     /// `Environment=SMTP_PASSWORD=x`, `--from-literal=password=x`: a setting that is the value of another.

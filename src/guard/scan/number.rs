@@ -381,10 +381,10 @@ impl Scanner<'_> {
             }
             text[len..len + digits.len()].copy_from_slice(digits);
             len += digits.len();
-            // A check digit that is a letter: `12.531.909-K`, `11010519491231002X`.
+            // A check character that is a letter: `12.531.909-K`, `11010519491231002X`, `12.345.678-Z`.
             let dash = usize::from(self.byte(group.end()) == b'-');
             let letter = self.byte(group.end() + dash);
-            let lettered = matches!(letter, b'K' | b'k' | b'X' | b'x') && len < LONGEST_NUMBER;
+            let lettered = letter.is_ascii_alphabetic() && len < LONGEST_NUMBER;
             let (end, have) = match lettered {
                 true => (group.end() + dash + 1, len + 1),
                 false => (group.end(), len),
@@ -696,7 +696,7 @@ impl Scanner<'_> {
             }
             let digits = &digits[..len];
             let labelled = self.ids.card_labelled;
-            let word = || self.labelled(labelled, start, FAR_LABEL);
+            let word = || self.labelled(labelled, start, FAR_LABEL) || self.card_data_behind(end);
             let (rule, evidence) = match (confirm::luhn(digits), confirm::card_range(digits)) {
                 // A number that both its grouping and a label call a card number is hidden even if it fails the check.
                 (false, _) if *form == [4, 4, 4, 4] && self.labelled(labelled, start, 24) => (labelled, None),
@@ -712,6 +712,15 @@ impl Scanner<'_> {
             }
         }
         0
+    }
+
+    /// Whether the other data of a card follow: `","exp_month":4`, ` exp 12/27 cvv 123`.
+    fn card_data_behind(&self, end: usize) -> bool {
+        let rest = first_line(&self.text[end..self.to.min(end + LEFT)]);
+        pattern!(
+            r"(?i)^.{0,8}\b(?:exp|expires|expiry) \d\d/\d|\b(?:cvv|cvc)|\bexp(?:iry|iration)?_?(?:month|year)"
+        )
+        .is_match(rest)
     }
 
     /// The evidence for a card beyond its digits: the networks' groups, prose around it, or that it stands alone or among

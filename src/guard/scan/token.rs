@@ -324,7 +324,8 @@ impl Scanner<'_> {
         }
         let mut done = self.from;
         for at in 0..self.blocks.len() - 1 {
-            let (here, next) = (self.blocks[at].sep, self.blocks[at + 1].sep);
+            let joint = |block: &Block| block.sep | block.mark;
+            let (here, next) = (joint(&self.blocks[at]), joint(&self.blocks[at + 1]));
             // Four of eight are in one block.
             let four = |blanks: u64| {
                 let last = blanks & !(blanks >> 1);

@@ -193,18 +193,23 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
     }
     let at = to + gap.len();
     let first = line[at..].split_inclusive(' ').next().and_then(|word| word.strip_suffix(' '));
-    let verb =
-        first.filter(|word| VERBS.split(',').any(|verb| verb == *word)).map_or(0, |verb| verb.len() + 1);
+    let is_verb = |word: &str| VERBS.split(',').any(|verb| verb == word);
+    let verb = first.filter(|word| is_verb(word)).map_or(0, |verb| verb.len() + 1);
     let mut at = at + verb;
-    // `SV-Nummer des Mitarbeiters 65170839J003`
-    let mut between = 0;
+    // `SV-Nummer des Mitarbeiters 65170839J003`, `pwd for the wifi: x7Qm-2Wd9p`
+    let (mut between, mut last) = (0, "");
     let word = |text: &str| text.find(' ').filter(|len| text[..*len].chars().all(char::is_alphabetic));
-    while let Some(len) = word(&line[at..]).filter(|len| between < MOST_BETWEEN && *len <= LONGEST_QUALIFIER)
+    let mark = |text: &str| text.find(": ").filter(|len| text[..*len].chars().all(char::is_alphabetic));
+    while between < MOST_BETWEEN
+        && let Some(len) = word(&line[at..]).filter(|len| *len <= LONGEST_QUALIFIER)
     {
+        last = &line[at..at + len];
         at += len + 1;
         between += 1;
     }
-    let place = if between > 0 { Place::Apart } else { Place::Sentence };
+    if let Some(len) = mark(clipped(&line[at..], LONGEST_QUALIFIER + 2)) {
+        (at, between, last) = (at + len + 2, between + 1, ":");
+    }
     let value = clipped(&line[at..], LONGEST_IN_SENTENCE);
     let value =
         &value[..value.find([',', ';', '(', ')', '"', '<', '|', ':', '=', '\t']).unwrap_or(value.len())];
@@ -219,10 +224,22 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
         .map_or(0, |(at, _)| at + 1);
     let name = before[name..].rsplit([',', ';', ':', '(', '|', '\t', '"']).next().unwrap_or_default();
     let meant = heads::meaning(name.trim_matches([' ', '.']));
-    // A secret that is a number needs a verb or capitals.
-    if meant.is_empty()
-        || verb == 0 && heads::only_secret(meant) && !line[..to].ends_with(|c: char| c.is_ascii_uppercase())
-    {
+    if meant.is_empty() {
+        return None;
+    }
+    let place = match between {
+        0 => Place::Sentence,
+        _ if last == ":" || is_verb(last) => Place::Told,
+        _ => Place::Apart,
+    };
+    // A secret needs a verb or a colon right before it, or capitals, unless its name means nothing else.
+    let told = || match place {
+        Place::Sentence => {
+            verb > 0 || heads::needs_no_verb(meant) || line[..to].ends_with(|c: char| c.is_ascii_uppercase())
+        }
+        place => place == Place::Told,
+    };
+    if heads::only_secret(meant) && !told() {
         return None;
     }
     (0..words.len()).rev().find_map(|last| {
