@@ -149,7 +149,7 @@ impl Serving {
 }
 
 /// Serves until `stop`; then no connection is accepted, and each ends with an answer that says so, or when it has had no
-/// request for [`LINGER`].
+/// request for two seconds.
 ///
 /// # Errors
 /// When the listener's own address cannot be read.

@@ -1166,7 +1166,7 @@ pub(super) enum Place {
     /// The same with other words between: enough for an identifier with a check digit, or letters in its form.
     Apart,
     /// The same, the last of them a verb or with a colon: enough for a password that looks like one, and for digits.
-    Told,
+    Introduced,
 }
 
 /// The range of a cell's value that fits the meaning of its head, and the rule.
@@ -1184,21 +1184,21 @@ pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, 
         let column = &HEADS.columns[usize::from(sense.column)];
         let fits = match column.shape {
             None => {
-                let apart = matches!(place, Place::Apart | Place::Told);
+                let apart = matches!(place, Place::Apart | Place::Introduced);
                 let line = apart || matches!(place, Place::Line | Place::Sentence);
                 let sure = RULES.has_check_digit(column.rule) || RULES.has_letters(column.rule);
                 (!apart || sure && sense.trust == Trust::Sure)
                     && (!line || column.line || RULES.has_check(column.rule))
                     && column.fits(whole.unwrap_or(value), sense.trust != Trust::Sure || line && !column.line)
             }
-            Some(Shape::Password) if place == Place::Told => is_secret(value, true, Trust::Weak),
+            Some(Shape::Password) if place == Place::Introduced => is_secret(value, true, Trust::Weak),
             Some(_) if place == Place::Apart => false,
-            Some(shape) if place == Place::Told && shape != Shape::Pin => false,
+            Some(shape) if place == Place::Introduced && shape != Shape::Pin => false,
             Some(Shape::Phone) if place == Place::Sentence => {
                 sense.trust == Trust::Sure && is_phone(value, true) && is_parted(value)
             }
             Some(Shape::Pin) if sense.trust == Trust::Weak => {
-                matches!(place, Place::Sentence | Place::Told) && column.fits(value, false)
+                matches!(place, Place::Sentence | Place::Introduced) && column.fits(value, false)
             }
             Some(Shape::Pin) => place != Place::Alone && column.fits(value, false),
             Some(_) if place == Place::Sentence => false,

@@ -229,17 +229,17 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
     }
     let place = match between {
         0 => Place::Sentence,
-        _ if last == ":" || is_verb(last) => Place::Told,
+        _ if last == ":" || is_verb(last) => Place::Introduced,
         _ => Place::Apart,
     };
     // A secret needs a verb or a colon right before it, or capitals, unless its name means nothing else.
-    let told = || match place {
+    let introduced = || match place {
         Place::Sentence => {
             verb > 0 || heads::needs_no_verb(meant) || line[..to].ends_with(|c: char| c.is_ascii_uppercase())
         }
-        place => place == Place::Told,
+        place => place == Place::Introduced,
     };
-    if heads::only_secret(meant) && !told() {
+    if heads::only_secret(meant) && !introduced() {
         return None;
     }
     (0..words.len()).rev().find_map(|last| {
