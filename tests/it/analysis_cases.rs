@@ -315,6 +315,20 @@ fn scenarios_by_hand() {
                 json!({"analysis": "formula", "base": formula(json!({"x": 0}), &[("y", "x ** 2")]), "break_even": {"path": "values.x", "low": "-5.3", "high": 5, "measure": "y", "target": 4, "tolerance": "0.001"}}),
                 vec![("/break_even/at/0/at", json!("-2")), ("/break_even/at/1/at", json!("2"))],
             ),
+            // nothing up to 10, and the whole range where it never changes
+            (
+                "a figure that stays",
+                json!({"analysis": "formula", "base": formula(json!({"x": 0}), &[("y", "max(x - 10, 0)")]), "break_even": {"path": "values.x", "low": "0", "high": "40", "measure": "y", "target": "0"}}),
+                vec![(
+                    "/break_even/at",
+                    json!([{"at": "0", "value": "0", "exact": true, "between": ["0", "10"], "values": ["0", "0"]}]),
+                )],
+            ),
+            (
+                "a figure that never changes",
+                json!({"analysis": "formula", "base": formula(json!({"x": 0}), &[("y", "0 * x + 7")]), "break_even": {"path": "values.x", "low": "-1", "high": "1", "measure": "y", "target": "7"}}),
+                vec![("/break_even/at/0/between", json!(["-1", "1"])), ("/break_even/at/1", json!(null))],
+            ),
             // 50 + 30 % of what is above 500 is 200 at 1,000; the whole is tax = 230 at 1,100
             (
                 "income for a tax",

@@ -73,20 +73,22 @@ def break_even(p, base):
         points = sorted({core.round_to(x, core.ONE, "floor") for x in points})
     else:
         points = [Decimal(core.plain(x, 12)) for x in points]
-    found = []
-    for left, right in zip(points, points[1:]):
-        a, b = gap(left), gap(right)
-        if a is None or b is None:
-            continue
-        if a == 0:
-            if not found or found[-1]["at"] != left:
-                found.append(root(left, left, at))
-        elif b != 0 and (a < 0) != (b < 0):
-            found.append(narrow(left, right, at, tolerance, number["whole"]))
-        if len(found) == MOST_ROOTS:
-            break
-    if gap(points[-1]) == 0 and len(found) < MOST_ROOTS:
-        found.append(root(points[-1], points[-1], at))
+    found, index = [], 0
+    while index < len(points) and len(found) < MOST_ROOTS:
+        first = last = index
+        while last < len(points) and gap(points[last]) == 0:
+            last += 1
+        if last > first + 1:  # the figure keeps the target from one sample to the next
+            near = lambda place, hit: points[place] if gap(points[place]) is not None else hit
+            left, right = near(max(first - 1, 0), points[first]), near(min(last, len(points) - 1), points[last - 1])
+            found.append(level(left, (points[first], points[last - 1]), right, at, tolerance, number["whole"]))
+        elif last > first:
+            found.append(root(points[first], points[first], at))
+        elif first + 1 < len(points):
+            a, b = gap(points[first]), gap(points[first + 1])
+            if a is not None and b and (a < 0) != (b < 0):
+                found.append(narrow(points[first], points[first + 1], at, tolerance, number["whole"]))
+        index = max(last, first + 1)
     known = [x for x in points + [place["at"] for place in found] if gap(x) is not None]
     nearest = min(known, key=lambda x: abs(gap(x))) if known else None
     return {
@@ -110,7 +112,7 @@ def narrow(left, right, at, tolerance, whole):
         if here is None or middle in (left, right):
             break
         if here == 0:
-            return level(left, middle, right, at, tolerance, whole)
+            return level(left, (middle, middle), right, at, tolerance, whole)
         if (here < 0) == below:
             left = middle
         else:
@@ -126,11 +128,10 @@ def tidy(x):
     return Decimal(core.plain(x, 20))
 
 
-def level(left, hit, right, at, tolerance, whole):
+def level(left, hits, right, at, tolerance, whole):
     """Where a figure keeps the target for a while, as a rounded one does: from its first place to its last."""
     ends = []
-    for outside, ways in ((left, ("floor", "ceiling")), (right, ("ceiling", "floor"))):
-        inside = hit
+    for outside, inside, ways in ((left, hits[0], ("floor", "ceiling")), (right, hits[1], ("ceiling", "floor"))):
         while abs(outside - inside) > tolerance:
             middle = halved(outside, inside, whole)
             if middle in (outside, inside):
@@ -140,7 +141,7 @@ def level(left, hit, right, at, tolerance, whole):
             else:
                 outside = middle
         even = [core.round_to(inside, tolerance, way) for way in ways]
-        ends.append(tidy(next((x for x in even if at(x)[0] == 0), inside)))
+        ends.append(tidy(next((x for x in even if left <= x <= right and at(x)[0] == 0), inside)))
     out = root(ends[0], ends[0], at)
     out.update(between=ends, values=[at(end)[1] for end in ends])
     return out
