@@ -20,10 +20,11 @@ async fn ready(State(health): State<Starting<Health>>) -> Response {
         Startup::Starting => return not_ready("starting"),
         Startup::Failed(_) => return not_ready("the start failed and is tried again"),
     };
+    let checks = health.checks().await;
+    // After the checks, which take a moment: nothing that is answered later may say that this process stays.
     if health.is_draining() {
         return not_ready("shutting down");
     }
-    let checks = health.checks().await;
     if health.provider_problem().is_some() {
         let body = json!({ "ready": false, "why": "no sandbox provider", "checks": checks });
         return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();

@@ -327,7 +327,10 @@ fn scenarios_by_hand() {
             (
                 "a figure that never changes",
                 json!({"analysis": "formula", "base": formula(json!({"x": 0}), &[("y", "0 * x + 7")]), "break_even": {"path": "values.x", "low": "-1", "high": "1", "measure": "y", "target": "7"}}),
-                vec![("/break_even/at/0/between", json!(["-1", "1"])), ("/break_even/at/1", json!(null))],
+                vec![(
+                    "/break_even/at",
+                    json!([{"at": "-1", "value": "7", "exact": true, "between": ["-1", "1"], "values": ["7", "7"]}]),
+                )],
             ),
             // 50 + 30 % of what is above 500 is 200 at 1,000; the whole is tax = 230 at 1,100
             (
