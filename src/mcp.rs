@@ -277,12 +277,12 @@ impl McpServer {
         }
     }
 
-    fn prompts(&self) -> Result<ListPromptsResult, ErrorData> {
+    fn prompts(&self) -> ListPromptsResult {
         let mut listed = prompts::list();
         // A prompt asks for the tool of its name.
         let tool_of = |prompt: &str| if prompt == "use_tools" { "search_tools" } else { prompt }.to_owned();
         listed.prompts.retain(|prompt| self.0.tools.iter().any(|tool| tool.name == tool_of(&prompt.name)));
-        Ok(listed)
+        listed
     }
 
     async fn service(&self) -> Result<Service, ToolError> {
@@ -395,7 +395,7 @@ impl ServerHandler for McpServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
         one_page(request)?;
-        self.prompts()
+        Ok(self.prompts())
     }
 
     async fn get_prompt(
@@ -411,7 +411,7 @@ impl ServerHandler for McpServer {
         request: CompleteRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        prompts::complete(&request, &self.prompts()?.prompts)
+        prompts::complete(&request, &self.prompts().prompts)
     }
 
     async fn get_task(

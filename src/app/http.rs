@@ -181,8 +181,8 @@ impl HttpDoors {
         self.serving.address
     }
 
-    /// Ends everything in order: readiness fails, no connection is accepted, clients learn that theirs close, runs may finish within `grace`
-    /// and their results go out, then the streams end.
+    /// Ends everything in order: readiness fails, no connection is accepted, clients learn that theirs close, runs may
+    /// finish within `grace` and their results go out, then the streams end.
     pub async fn close(self, app: App, grace: Duration) {
         app.leave();
         self.listening.cancel();

@@ -34,24 +34,22 @@ pub struct Artifact {
     pub cut: bool,
 }
 
-/// A part of an upload.
+/// An upload in parts, which are numbered from 1.
 #[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
+pub struct Upload<'a> {
     /// Whose.
     pub tenant: &'a TenantId,
-    /// Which upload.
-    pub upload: ExecutionId,
-    /// Which part of it, from 1.
-    pub number: usize,
+    /// Which of the tenant's.
+    pub id: ExecutionId,
 }
 
-impl Part<'_> {
-    fn upload_key(&self) -> String {
-        format!("{UPLOADS}/{}/{}", self.tenant, self.upload)
+impl Upload<'_> {
+    fn key(&self) -> String {
+        format!("{UPLOADS}/{}/{}", self.tenant, self.id)
     }
 
-    fn key(&self) -> String {
-        format!("{}/part-{}", self.upload_key(), self.number)
+    fn part(&self, number: usize) -> String {
+        format!("{}/part-{number}", self.key())
     }
 }
 
@@ -183,31 +181,36 @@ impl Outputs {
     ///
     /// # Errors
     /// [`ObjectError`]; nothing is kept then.
-    pub async fn put_part(&self, part: &Part<'_>, file: File) -> Result<(), ObjectError> {
-        self.noted(self.objects.put_file(&part.key(), file).await)
+    pub async fn put_part(&self, upload: Upload<'_>, number: usize, file: File) -> Result<(), ObjectError> {
+        self.noted(self.objects.put_file(&upload.part(number), file).await)
     }
 
     /// Bytes of other parts that are kept: of the same upload, and of all uploads of the tenant.
     ///
     /// # Errors
     /// The object store's.
-    pub async fn kept_beside(&self, part: &Part<'_>) -> Result<(u64, u64), ObjectError> {
-        let (mine, same) = (part.key(), format!("{}/", part.upload_key()));
-        let (mut upload, mut tenant) = (0, 0);
-        for (key, bytes) in self.objects.sizes_below(&format!("{UPLOADS}/{}", part.tenant)).await? {
-            let counted = if key == mine { 0 } else { bytes };
-            tenant += counted;
-            upload += if key.starts_with(&same) { counted } else { 0 };
+    pub async fn kept_beside(&self, upload: Upload<'_>, number: usize) -> Result<(u64, u64), ObjectError> {
+        let (part, same) = (upload.part(number), format!("{}/", upload.key()));
+        let (mut of_upload, mut of_tenant) = (0, 0);
+        for (key, bytes) in self.objects.sizes_below(&format!("{UPLOADS}/{}", upload.tenant)).await? {
+            let counted = if key == part { 0 } else { bytes };
+            of_tenant += counted;
+            of_upload += if key.starts_with(&same) { counted } else { 0 };
         }
-        Ok((upload, tenant))
+        Ok((of_upload, of_tenant))
     }
 
     /// Adds a part of an upload to a file. Gives its length.
     ///
     /// # Errors
     /// [`ObjectError::Missing`] when it has not come, else the object store's.
-    pub async fn take_part(&self, part: &Part<'_>, to: &mut File) -> Result<u64, ObjectError> {
-        let key = part.key();
+    pub async fn take_part(
+        &self,
+        upload: Upload<'_>,
+        number: usize,
+        to: &mut File,
+    ) -> Result<u64, ObjectError> {
+        let key = upload.part(number);
         let mut at = 0;
         loop {
             let (piece, total) = self.objects.read(&key, at, PAGE).await?;
@@ -220,8 +223,8 @@ impl Outputs {
     }
 
     /// Removes the parts of an upload that has ended.
-    pub async fn remove_parts(&self, part: &Part<'_>) {
-        if let Err(error) = self.objects.remove_below(&part.upload_key()).await {
+    pub async fn remove_parts(&self, upload: Upload<'_>) {
+        if let Err(error) = self.objects.remove_below(&upload.key()).await {
             tracing::debug!(error = %chain(&error), "parts of an upload could not be removed");
         }
     }

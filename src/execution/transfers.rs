@@ -20,7 +20,7 @@ use crate::domain::{Clock, ContextKey, ConversationId, ExecutionId, Owner, PathI
 use crate::objects::ObjectError;
 
 use super::files::{Content, FileAction, FilePath, FileProblem, Filed, Files, MAX_FILE_BYTES};
-use super::outputs::Part;
+use super::outputs::Upload;
 use super::{Call, Core, ExecutionError, Requester};
 
 /// Parts of an upload at most.
@@ -209,12 +209,12 @@ impl Transfers {
         (file, bytes): (File, u64),
         coming: u64,
     ) -> Result<(), ExecutionError> {
-        let part = ticket.part(number);
-        let kept = self.0.outputs().kept_beside(&part).await.map_err(ExecutionError::Objects)?;
+        let (outputs, upload) = (self.0.outputs(), ticket.upload());
+        let kept = outputs.kept_beside(upload, number).await.map_err(ExecutionError::Objects)?;
         let problem = match kept {
-            (upload, _) if upload + bytes > MAX_FILE_BYTES => FileProblem::TooLarge,
-            (_, tenant) if tenant + coming > MAX_UPLOADING => FileProblem::Uploads,
-            _ => return self.0.outputs().put_part(&part, file).await.map_err(ExecutionError::Objects),
+            (of_upload, _) if of_upload + bytes > MAX_FILE_BYTES => FileProblem::TooLarge,
+            (_, of_tenant) if of_tenant + coming > MAX_UPLOADING => FileProblem::Uploads,
+            _ => return outputs.put_part(upload, number, file).await.map_err(ExecutionError::Objects),
         };
         Err(ExecutionError::File(problem))
     }
@@ -231,7 +231,7 @@ impl Transfers {
         let mut file = self.scratch().map_err(|error| ExecutionError::Objects(ObjectError::Spool(error)))?;
         let mut bytes = 0;
         for number in 1..=parts {
-            match self.0.outputs().take_part(&ticket.part(number), &mut file).await {
+            match self.0.outputs().take_part(ticket.upload(), number, &mut file).await {
                 Ok(length) => bytes += length,
                 Err(ObjectError::Missing) => return Ok(Err(number)),
                 Err(error) => return Err(ExecutionError::Objects(error)),
@@ -245,7 +245,7 @@ impl Transfers {
 
     /// Removes the parts of an upload that has ended.
     pub async fn remove_parts(&self, ticket: &Ticket) {
-        self.0.outputs().remove_parts(&ticket.part(0)).await;
+        self.0.outputs().remove_parts(ticket.upload()).await;
     }
 }
 
@@ -255,8 +255,8 @@ impl Ticket {
         &self.key.tenant
     }
 
-    fn part(&self, number: usize) -> Part<'_> {
-        Part { tenant: &self.key.tenant, upload: self.id, number }
+    fn upload(&self) -> Upload<'_> {
+        Upload { tenant: &self.key.tenant, id: self.id }
     }
 }
 

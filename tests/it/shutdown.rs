@@ -160,7 +160,7 @@ fn ask(stream: &mut TcpStream, head: &str, headers: &[(&str, &str)], body: &str)
 }
 
 /// Asks until an answer says that the connection closes, as it then does.
-fn ask_until_told(stream: &mut TcpStream, path: &str) -> Reply {
+fn ask_until_closed(stream: &mut TcpStream, path: &str) -> Reply {
     loop {
         let mut reply = ask(stream, &format!("GET {path}"), &[], "");
         reply.bytes();
@@ -187,8 +187,8 @@ fn a_kept_connection_closes_with_an_answer_that_says_so() {
     }
     assert_eq!(status(&mut other, "/healthz"), 200);
     server.terminate();
-    assert_eq!(ask_until_told(&mut one, "/healthz").status, 200);
-    assert_eq!(ask_until_told(&mut other, "/readyz").status, 503, "a balancer sends no more");
+    assert_eq!(ask_until_closed(&mut one, "/healthz").status, 200);
+    assert_eq!(ask_until_closed(&mut other, "/readyz").status, 503, "a balancer sends no more");
     assert!(server.wait(PATIENCE).expect("it ends").success());
 }
 
