@@ -377,6 +377,153 @@ fn scenarios_by_hand() {
     );
 }
 
+fn search(expression: &str, low: &str, high: &str, target: &str) -> Value {
+    json!({"analysis": "formula", "base": formula(json!({"x": 99}), &[("y", expression)]),
+        "break_even": {"path": "values.x", "low": low, "high": high, "measure": "y", "target": target}})
+}
+
+fn place(at: &str, value: &str) -> Value {
+    json!({"at": at, "value": value, "exact": true, "between": [at, at], "values": [value, value]})
+}
+
+#[test]
+fn a_search_goes_around_numbers_without_a_value_and_through_no_pole() {
+    let zero = |at: &str| json!([{"between": [at, at], "reason": "division by zero"}]);
+    let infinite = |low: &str, high: &str| json!([{"between": [low, high], "reason": "it goes to infinity between them"}]);
+    golden(
+        Kind::Scenario,
+        vec![
+            (
+                "a pole among the samples",
+                search("1 / (x - 3)", "0", "40", "1"),
+                vec![("/break_even/at", json!([place("4", "1")])), ("/break_even/without_value", zero("3"))],
+            ),
+            (
+                "a pole that the halving meets",
+                search("1 / (x - 3)", "0", "41", "0"),
+                vec![("/break_even/at", json!([])), ("/break_even/without_value", zero("3"))],
+            ),
+            (
+                "a pole that no number meets",
+                search("1 / (3 * x - 10)", "0", "41", "0"),
+                vec![
+                    ("/break_even/found", json!(false)),
+                    ("/break_even/without_value", infinite("3.33125", "3.3392578125")),
+                ],
+            ),
+            (
+                "a jump that is no pole",
+                search("100 if x > 10 / 3 else 2", "0", "40", "8"),
+                vec![
+                    ("/break_even/at/0/values", json!(["2", "100"])),
+                    ("/break_even/without_value", json!([])),
+                ],
+            ),
+            (
+                "a root of negative numbers, and the target where it begins",
+                search("(x - 0.7) ** 0.5", "-1.3", "41", "0"),
+                vec![
+                    ("/break_even/at", json!([place("0.7", "0")])),
+                    ("/break_even/at_low", json!(null)),
+                    ("/break_even/without_value/0/between", json!(["-1.3", "0.69999"])),
+                ],
+            ),
+            (
+                "the place of 0 / 0 is none, whichever way it is met",
+                search("(x ** 2 - 9) / (x - 3)", "0", "41", "6"),
+                vec![("/break_even/at", json!([])), ("/break_even/without_value", zero("3"))],
+            ),
+            (
+                "another formula without a value",
+                with(
+                    search("x - 3", "0", "40", "0"),
+                    json!({"base": formula(json!({"x": 99}), &[("y", "x - 3"), ("z", "1 / (x - 3)")])}),
+                ),
+                vec![("/break_even/at", json!([place("3", "0")])), ("/break_even/without_value", json!([]))],
+            ),
+            (
+                "a grid",
+                json!({"analysis": "formula", "base": formula(json!({"x": 99, "n": 1}), &[("each", "x / n"), ("more", "each + 1")]),
+                    "grid": {"rows": {"path": "values.x", "values": [1, 6]}, "columns": {"path": "values.n", "values": [0, 2]}, "measure": "more"}}),
+                vec![
+                    ("/grid/cells", json!([[null, "1.5"], [null, "4"]])),
+                    (
+                        "/grid/without_value/1",
+                        json!({"row": "6", "column": "0", "reason": "division by zero"}),
+                    ),
+                ],
+            ),
+            (
+                "a figure that a timeline has in some cells only",
+                json!({"analysis": "timeline", "base": {"events": [{"id": "a", "date": "2024-01-01"}, {"id": "b"}], "constraints": [
+                    {"id": "c", "type": "max_gap", "from": "a", "to": "b", "amount": 9}, {"id": "d", "type": "min_gap", "from": "a", "to": "b", "amount": 5}]},
+                    "grid": {"rows": {"path": "constraints[0].amount", "values": [4, 6]}, "columns": {"path": "constraints[1].amount", "values": [5]}, "measure": "latest:b"}}),
+                vec![
+                    ("/grid/cells", json!([[null], ["2024-01-07"]])),
+                    ("/grid/without_value/0/reason", json!("it is not known there")),
+                ],
+            ),
+        ],
+    );
+    let mut said = search("1 / (x - 3)", "0", "40", "0");
+    said["grid"] = json!({"rows": {"path": "values.x", "values": [3]}, "columns": {"path": "values.x", "values": [3, 4]}, "measure": "y"});
+    let report = answers(&[(Kind::Scenario, said, OutputFormat::Summary)]).remove(0).unwrap();
+    assert_eq!(
+        report.notes,
+        [
+            "y has no value at values.x = 3: division by zero.",
+            "y has no value at values.x = 3, values.x = 3: division by zero."
+        ]
+    );
+    let outside = refusal(
+        Kind::Scenario,
+        json!({"analysis": "tax_calculation", "base": {"income": 1, "levies": [{"id": "t", "bands": [{"up_to": 10, "rate": 0}, {"up_to": 20, "rate": 1}]}]},
+            "break_even": {"path": "levies[0].bands[0].up_to", "low": 15, "high": 20.5, "measure": "tax", "target": 1}}),
+    );
+    assert!(outside.contains("20 is not above 20"), "{outside}");
+}
+
+#[test]
+fn figures_of_any_size_keep_their_digits() {
+    let thirty = "1".repeat(30);
+    let long = format!("{thirty}{}", "0".repeat(25));
+    let base = |values: Value, rounding: Value| json!({"values": values, "formulas": [{"id": "y", "expression": "x * 10 ** 25"}], "rounding": rounding});
+    golden(
+        Kind::Scenario,
+        vec![
+            (
+                "rounded to more places than 60 digits have",
+                json!({"analysis": "formula", "base": base(json!({"x": thirty}), json!({"places": 8}))}),
+                vec![("/base/measures/y", json!(format!("{long}.00000000")))],
+            ),
+            (
+                "more than 50 digits",
+                json!({"analysis": "formula", "base": base(json!({"x": format!("{thirty}.{thirty}")}), json!({"places": 2}))}),
+                vec![("/base/measures/y", json!(format!("{thirty}{}.11", "1".repeat(25))))],
+            ),
+            (
+                "small beside large",
+                json!({"analysis": "formula", "base": formula(json!({"x": 3}), &[("y", "(1 / x) ** 300")]),
+                    "scenarios": [{"id": "s", "set": [{"path": "values.x", "value": "0.7"}]}]}),
+                vec![(
+                    "/scenarios/0/differences/y/absolute",
+                    json!("29552076050124080563364456925748123538561044202.043364549774"),
+                )],
+            ),
+        ],
+    );
+    for (expression, said) in [
+        ("(1 / 10) ** 1000 / 10", "nearer to 0 than 10 ** -1000"),
+        ("round(2.55, 1.5)", "round takes 0 to 20 places"),
+    ] {
+        let told = refusal(
+            Kind::Scenario,
+            json!({"analysis": "formula", "base": formula(json!({"x": 1}), &[("y", expression)])}),
+        );
+        assert!(told.contains(said), "{told}");
+    }
+}
+
 #[test]
 fn a_scenario_without_a_change_has_no_difference_in_any_analysis() {
     let bases = [

@@ -19,16 +19,20 @@ MOST_DIFFERENCES = 200
 
 
 class Case:
-    def __init__(self, analysis, parameters, path):
+    def __init__(self, analysis, parameters, path, partial=False):
+        """The case's figures. One without a value is refused, or with `partial` missing."""
         self.parameters = parameters
         if analysis == "tax_calculation":
             parameters = dict(parameters, thresholds=False)
         try:
             result = use(analysis).run(parameters)
+            for error in result.without.values() if not partial else ():
+                raise error
         except core.Refused as refused:
-            raise core.Refused("%s.%s" % (path, refused.path), refused.message)
+            raise type(refused)("%s.%s" % (path, refused.path), refused.message)
         self.measures = result.measures
         self.exact = result.exact
+        self.without = result.without
         self.units = result.units
         self.unconverted = {}  # amounts in their own currency, where they were brought into another
         self.detail = detail(analysis, core.to_json(result.output))
@@ -95,7 +99,7 @@ def aligned(rows):
         places = max(core.decimals(row.get(name)) for row in rows)
         for row in rows:
             if isinstance(row.get(name), Decimal) and row[name].is_finite():
-                row[name] = row[name].quantize(core.ONE.scaleb(-places)) + core.ZERO
+                row[name] = core.to_places(row[name], places)
 
 
 def flatten(value, path="", out=None):

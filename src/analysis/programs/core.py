@@ -21,6 +21,7 @@ MODES = {
 }
 ZERO, ONE = Decimal(0), Decimal(1)
 SETTLED = decimal.Context(prec=50, rounding=decimal.ROUND_HALF_EVEN, Emin=-999999, Emax=999999, traps=[])
+WIDE = decimal.Context(prec=2000, rounding=decimal.ROUND_HALF_EVEN, Emin=-999999, Emax=999999)  # room for the places of any figure
 # a number, and after one space a unit such as EUR, EUR/h or kWh (the same form as `Shape::Quantity` in shape.rs)
 QUANTITY = re.compile(r"(-?[0-9]{1,60}(?:\.[0-9]{1,60})?)(?: ([A-Za-z€$£¥][A-Za-z0-9€$£¥/_]{0,29}))?", re.ASCII)
 TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -35,10 +36,14 @@ class Refused(Exception):
         self.message = message
 
 
+class NoValue(Refused):
+    """An expression has no value for these numbers, such as a division by zero; for others it may have one."""
+
+
 class Result:
     """What an analysis came to. `tables` and `sentences` are functions, because one call needs at most one of them."""
 
-    def __init__(self, output, tables, sentences, arithmetic, sources=(), notes=(), measures=None, picture=None, units=None, exact=None):
+    def __init__(self, output, tables, sentences, arithmetic, sources=(), notes=(), measures=None, picture=None, units=None, exact=None, without=None):
         self.output = output
         self.tables = tables
         self.sentences = sentences
@@ -48,6 +53,7 @@ class Result:
         self.measures = measures or {}
         self.units = units or {}  # of the measures that have one
         self.exact = exact or {}  # measures whose shown figure is too coarse for a search, as functions
+        self.without = without or {}  # measures that have no value, and why
         self.picture = picture
 
 
@@ -66,10 +72,9 @@ class Rounding:
         self.places = int(spec.get("places", 2))
         self.mode = spec.get("mode", "half_up")
         self.at = spec.get("at", "levy")
-        self._step = ONE.scaleb(-self.places)
 
     def __call__(self, amount):
-        return settled(amount).quantize(self._step, rounding=MODES[self.mode]) + ZERO
+        return to_places(settled(amount), self.places, self.mode)
 
     def __str__(self):
         return "%d decimal places, %s" % (self.places, self.mode.replace("_", " "))
@@ -80,9 +85,15 @@ def round_to(amount, step, mode):
     return settled(amount / step).to_integral_value(rounding=MODES[mode]) * step
 
 
+def to_places(number, places, mode="half_even"):
+    """The number with that many decimal places; never a negative zero."""
+    out = number.quantize(ONE.scaleb(-places), rounding=MODES[mode], context=WIDE)
+    return out if out else out.copy_abs()
+
+
 def settled(number):
-    """The number without its last ten digits of 60, in which a third times three is not yet one."""
-    return SETTLED.plus(number)
+    """The number without its last ten digits of 60, in which a third times three is not yet one; a long one keeps all."""
+    return SETTLED.plus(number) if number.adjusted() < 40 else number
 
 
 def plain(number, places=None):
@@ -129,7 +140,7 @@ def divide(part, whole, places=6):
     """A quotient rounded half up, or nothing when there is nothing to divide by."""
     if not whole:
         return None
-    return (part / whole).quantize(ONE.scaleb(-places), rounding=decimal.ROUND_HALF_UP)
+    return to_places(part / whole, places, "half_up")
 
 
 MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")

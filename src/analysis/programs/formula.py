@@ -12,6 +12,7 @@ from fractions import Fraction
 core = use("core")
 
 MAX_DIGITS = 60  # before the decimal point; a larger number is refused
+LEAST = Fraction(1, 10 ** 1000)  # a smaller one is refused
 MAX_BITS = 4000  # of a fraction; a longer one is rounded to a decimal number
 FUNCTIONS = {"min": (1, 50), "max": (1, 50), "abs": (1, 1), "round": (1, 2), "floor": (1, 1), "ceil": (1, 1)}
 COMPARE = {ast.Lt: lambda a, b: a < b, ast.LtE: lambda a, b: a <= b, ast.Gt: lambda a, b: a > b,
@@ -21,27 +22,32 @@ COMPARE = {ast.Lt: lambda a, b: a < b, ast.LtE: lambda a, b: a <= b, ast.Gt: lam
 def run(p):
     rounding = core.Rounding(p["rounding"]) if "rounding" in p else None
     values = {name: Quantity.read(number) for name, number in p["values"].items()}
-    results, units = evaluate(p["formulas"], values, rounding)
+    results, units, without = evaluate(p["formulas"], values, rounding)
     output = {"results": results, "units": units}
     stated = "rounded to %s" % rounding if rounding else "not rounded (12 places shown)"
     return core.Result(output, lambda: [], lambda: [], "Arithmetic in fractions; results %s." % stated,
-                       [spec["source"] for spec in p["formulas"] if spec.get("source")], [], dict(results), units=units)
+                       [spec["source"] for spec in p["formulas"] if spec.get("source")], [], dict(results), units=units, without=without)
 
 
 def evaluate(formulas, values, rounding=None):
-    """The formulas one after another, each added to the values; the figures as they are shown, and their units."""
+    """The formulas one after another, each added to the values; the figures as they are shown, their units, and why one
+    has no value."""
     core.unique(formulas, "formulas")
-    results, units = {}, {}
+    results, units, without = {}, {}, {}
     for index, spec in enumerate(formulas):
         path = "formulas[%d].expression" % index
         if spec["id"] in values:
             raise core.Refused("formulas[%d].id" % index, "%r is already a value" % core.clip(spec["id"]))
-        result = Expression(spec["expression"], path).quantity(values)
-        values[spec["id"]] = result
+        try:
+            result = values[spec["id"]] = Expression(spec["expression"], path).quantity(values)
+        except core.NoValue as error:
+            values[spec["id"]], results[spec["id"]] = error, None
+            without[spec["id"]] = error
+            continue
         results[spec["id"]] = rounding(result.decimal()) if rounding else shorten(result.decimal())
         if result.unit:
             units[spec["id"]] = str(result)
-    return results, units
+    return results, units, without
 
 
 def shorten(value):
@@ -124,9 +130,9 @@ class Expression:
         try:
             return self.number(self.of(self.tree, names))
         except ZeroDivisionError:
-            raise core.Refused(self.path, "division by zero")
+            raise core.NoValue(self.path, "division by zero")
         except (decimal.InvalidOperation, decimal.Overflow):
-            raise core.Refused(self.path, "this has no value (such as a root of a negative number), or too large a one")
+            raise core.NoValue(self.path, "this has no value (such as a root of a negative number), or too large a one")
 
     def of(self, node, names):
         kind = type(node)
@@ -162,6 +168,8 @@ class Expression:
         name = ast.get_source_segment(self.text, node) or ""
         if name not in names:
             raise core.unknown(self.path, "value", name, names)
+        if isinstance(names[name], core.NoValue):  # an earlier formula
+            raise names[name]
         return names[name]
 
     def constant(self, node):
@@ -203,7 +211,7 @@ class Expression:
             return self.bounded(x // y, a.times(b, -1))
         if kind is ast.Pow:
             if abs(y) > 1000:
-                raise core.Refused(self.path, "a power of more than 1000")
+                raise core.NoValue(self.path, "a power of more than 1000")
             if b.unit or a.unit and y.denominator != 1:
                 raise core.Refused(self.path, "a power is a number without a unit, and a whole one where what is raised has a unit")
             return self.bounded(self.power(a, b), {name: power * int(y) for name, power in a.unit.items() if y})
@@ -216,8 +224,10 @@ class Expression:
         return x ** int(y) if y.denominator == 1 and bits * abs(y) <= MAX_BITS else a.decimal() ** b.decimal()
 
     def bounded(self, value, unit):
-        if abs(value) >= 10 ** (MAX_DIGITS + 1):
-            raise core.Refused(self.path, "a number of more than %d digits comes out" % MAX_DIGITS)
+        if abs(value) >= 10 ** MAX_DIGITS:
+            raise core.NoValue(self.path, "a number of more than %d digits comes out" % MAX_DIGITS)
+        if 0 < abs(value) < LEAST:
+            raise core.NoValue(self.path, "a number nearer to 0 than 10 ** -1000 comes out")
         out = Quantity(value, unit)
         return out if out.number.denominator.bit_length() <= MAX_BITS else Quantity(out.decimal(), unit)
 
@@ -234,9 +244,10 @@ class Expression:
         if name == "abs":
             return Quantity(abs(first), args[0].unit)
         if name == "round":
-            places = int(args[1].number) if len(args) > 1 else 0
-            if not 0 <= places <= 20:
-                raise core.Refused(self.path, "round takes 0 to 20 places")
+            places = args[1].number if len(args) > 1 else 0
+            if places not in range(21):
+                raise core.NoValue(self.path, "round takes 0 to 20 places")
+            places = int(places)
             steps = math.floor(abs(first) * 10 ** places + Fraction(1, 2))
             return Quantity(Fraction(-steps if first < 0 else steps, 10 ** places), args[0].unit)
         return Quantity((math.floor if name == "floor" else math.ceil)(first), args[0].unit)
