@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::confirm;
-use super::rule::LazyRegex;
+use super::rule::{Bytes, LazyRegex};
 
 /// An identifier without its separators. Everything that a row gives must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -11,8 +11,12 @@ use super::rule::LazyRegex;
 pub struct Number {
     /// A regular expression of all of it.
     form: String,
-    /// Its length, where it is looked for among digits beside a context word.
+    /// Its length, or the shortest and the longest, where it is looked for beside a context word.
     pub(super) len: usize,
+    pub(super) longest: usize,
+    /// Whether it needs no word, and whether only words like `number is` may be between it and the word.
+    pub(super) alone: bool,
+    pub(super) close: bool,
     /// Sums that must hold.
     sums: Vec<Sum>,
     /// A check other than a sum, of what is left after this many characters, with a prefix.
@@ -116,19 +120,22 @@ impl Sum {
 
 /// A row, with its pattern compiled on first use.
 pub(super) struct Identifier {
-    row: Number,
+    pub(super) row: Number,
+    first: Option<Bytes>,
     form: LazyRegex,
 }
 
 impl Identifier {
     pub(super) fn new(row: &Number) -> Self {
-        Self { row: row.clone(), form: format!("^(?:{})$", row.form).into() }
+        let form = format!("^(?:{})$", row.form);
+        Self { row: row.clone(), first: Bytes::first(&row.form), form: form.into() }
     }
 
     /// Whether letters and digits, in any case, are such an identifier.
     pub(super) fn passes(&self, text: &[u8]) -> bool {
         let Number { sums, check, skip, prefix, varied, .. } = &self.row;
-        !text.is_empty()
+        self.first.is_none_or(|first| first.holds(text.first()))
+            && !text.is_empty()
             && sums.iter().all(|sum| sum.fits(text))
             && self.form.is_match(text)
             && !(*varied && text[..text.len() - 1].iter().all(|digit| *digit == text[0]))

@@ -102,11 +102,11 @@ pub struct TokenForm {
 /// A set of bytes.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(from = "String")]
-struct Bytes([u64; 4]);
+pub(super) struct Bytes([u64; 4]);
 
 impl Bytes {
     /// Those that a match of a built-in pattern may begin with, unless it may begin with any.
-    fn first(pattern: &str) -> Option<Self> {
+    pub(super) fn first(pattern: &str) -> Option<Self> {
         let hir =
             regex_syntax::ParserBuilder::new().unicode(false).utf8(false).build().parse(pattern).ok()?;
         let mut extractor = Extractor::new();
@@ -116,7 +116,7 @@ impl Bytes {
     }
 
     #[inline]
-    fn holds(&self, byte: Option<&u8>) -> bool {
+    pub(super) fn holds(&self, byte: Option<&u8>) -> bool {
         byte.is_some_and(|byte| self.0[usize::from(byte >> 6)] >> (byte & 63) & 1 == 1)
     }
 }
@@ -301,10 +301,10 @@ macro_rules! detectors {
 
 detectors! {
     address aws_secret basic_header bearer birth_date card card_labelled command_line_user cookie database_url
-    email es_nif eu_vat fi_hetu iban iban_labelled in_pan ipv4 ipv6 mac passport
-    person password password_told phone_international phone_labelled phone_national pin ppsn ppsn_labelled
-    prefixed_random private_key secret secret_near_vendor secret_near_word sg_nric ssn ssn_labelled
-    uk_nino url_credentials us_mbi web_hook
+    email iban iban_labelled ipv4 ipv6 mac
+    person password password_told phone_international phone_labelled phone_national pin
+    prefixed_random private_key secret secret_near_vendor secret_near_word ssn ssn_labelled
+    url_credentials web_hook
 }
 
 /// All rules, compiled.
@@ -322,7 +322,7 @@ pub(super) struct Rules {
     forms: [Vec<Vec<(RuleId, TokenForm)>>; 2],
     /// By rule, its identifiers.
     identifiers: Vec<Vec<Identifier>>,
-    /// By length, the identifiers that are looked for among digits: the rule, and the index in it.
+    /// By length, the identifiers that are looked for: the rule, and the index in it.
     by_len: Vec<Vec<(RuleId, usize)>>,
 }
 
@@ -364,7 +364,9 @@ impl Rules {
         let identifiers = list.iter().map(|rule| rule.number.iter().map(Identifier::new).collect()).collect();
         let mut by_len = vec![Vec::new(); LONGEST_NUMBER + 1];
         for (rule, id) in list.iter().zip(0..) {
-            rule.number.iter().enumerate().for_each(|(at, row)| by_len[row.len].push((id, at)));
+            for (at, row) in rule.number.iter().enumerate() {
+                (row.len..=row.longest.max(row.len)).for_each(|len| by_len[len].push((id, at)));
+            }
         }
         let mut forms = [(); 2].map(|()| vec![Vec::new(); LONGEST_FORM + 1]);
         for (rule, id) in list.iter().zip(0..) {
@@ -399,12 +401,11 @@ impl Rules {
         self.has_check(rule) && self.identifiers[usize::from(rule)].iter().all(Identifier::has_letters)
     }
 
-    /// The rules that accept these digits, perhaps with a letter after them, as an identifier.
-    pub(super) fn numbers<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = RuleId> + 'a {
+    /// The rules that accept these digits and letters as an identifier, and their rows.
+    pub(super) fn numbers<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = (RuleId, &'a Number)> + 'a {
         let known = self.by_len[text.len()].iter();
-        known
-            .filter(|(rule, at)| self.identifiers[usize::from(*rule)][*at].passes(text))
-            .map(|(rule, _)| *rule)
+        let known = known.map(|(rule, at)| (*rule, &self.identifiers[usize::from(*rule)][*at]));
+        known.filter(|(_, row)| row.passes(text)).map(|(rule, row)| (rule, &row.row))
     }
 
     /// The forms of tokens that a word (or a run of base64) of a length may have.
@@ -435,7 +436,7 @@ impl Rules {
     /// The same, but not as the head of a longer word either: `googletest` is not `google`.
     pub(super) fn has_whole_context(&self, rule: RuleId, before: &[u8]) -> bool {
         let mut found = false;
-        self.words[usize::from(rule)].ends_in(before, |end| {
+        self.words[usize::from(rule)].places_in(before, |_, end| {
             found = !before.get(end).is_some_and(u8::is_ascii_lowercase);
             !found
         });
@@ -445,11 +446,21 @@ impl Rules {
     /// The text after the last context word of `rule` in `before`.
     pub(super) fn behind_context<'a>(&self, rule: RuleId, before: &'a [u8]) -> Option<&'a [u8]> {
         let mut last = None;
-        self.words[usize::from(rule)].ends_in(before, |end| {
+        self.words[usize::from(rule)].places_in(before, |_, end| {
             last = last.max(Some(end));
             true
         });
         last.map(|end| &before[end..])
+    }
+
+    /// The place of the first context word of `rule` in `text`.
+    pub(super) fn context(&self, rule: RuleId, text: &[u8]) -> Option<(usize, usize)> {
+        let mut found = None;
+        self.words[usize::from(rule)].places_in(text, |start, end| {
+            found = Some((start, end));
+            false
+        });
+        found
     }
 }
 
@@ -494,16 +505,16 @@ impl Words {
     #[inline]
     fn stands_in(&self, text: &[u8]) -> bool {
         let mut found = false;
-        self.ends_in(text, |_| {
+        self.places_in(text, |_, _| {
             found = true;
             false
         });
         found
     }
 
-    /// The ends of those that are in a text, except for tails of longer words; `each` says whether to go on.
+    /// The places of those that are in a text, except for tails of longer words; `each` says whether to go on.
     #[inline]
-    fn ends_in(&self, text: &[u8], mut each: impl FnMut(usize) -> bool) {
+    fn places_in(&self, text: &[u8], mut each: impl FnMut(usize, usize) -> bool) {
         let mut begin = 0;
         let mut ahead = text.iter().map(|byte| usize::from(byte & 31)).chain([0; BEGIN - 1]);
         ahead.by_ref().take(BEGIN - 1).for_each(|byte| begin = begin << 5 | byte);
@@ -518,7 +529,7 @@ impl Words {
             for (_, word) in self.list[first..].iter().take_while(|(other, _)| *other == begin) {
                 let there = text.get(at..at + word.len());
                 let there = there.is_some_and(|there| there.eq_ignore_ascii_case(word.as_bytes()));
-                if there && !each(at + word.len()) {
+                if there && !each(at, at + word.len()) {
                     return;
                 }
             }

@@ -70,7 +70,7 @@ impl Scanner<'_> {
                 let at = end + blanks(&self.text[end..]);
                 let verb = verb(&self.text[at..])
                     .or_else(|| Some(&b"on "[..]).filter(|verb| self.text[at..].starts_with(verb)));
-                self.lettered_id(at + verb.map_or(0, <[u8]>::len));
+                self.identifier(at + verb.map_or(0, <[u8]>::len));
             }
             ContextWord::String => {
                 let mixed = |value: &[u8]| value.iter().any(u8::is_ascii_digit) || mixed_case(value);

@@ -117,7 +117,7 @@ impl Scanner<'_> {
         match kind {
             Name::Authorization => self.authorization(start, end),
             Name::Cookie => self.cookie(start, end),
-            Name::Id => self.lettered_id(start),
+            Name::Id => _ = self.identifier(start),
             // Within an encoded run the finding would cover the whole run.
             Name::Person | Name::Address if self.depth > 0 => {}
             Name::Person | Name::Address => {
@@ -618,20 +618,6 @@ impl Scanner<'_> {
         };
         if kind == Name::Person || !value.contains(&b'@') {
             self.hit(rule, start, start + value.len());
-        }
-    }
-
-    /// A national identifier with letters, by its check character or its form.
-    pub(super) fn lettered_id(&mut self, start: usize) {
-        if let Some(end) = self.nino_in_parts(start) {
-            return self.hit(self.ids.uk_nino, start, end);
-        }
-        let sign = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'-' | b'+');
-        let end = start + self.text[start..self.to.min(start + 16)].iter().take_while(sign).count();
-        let text = &self.text[start..end];
-        let rules = [self.ids.fi_hetu, self.ids.in_pan, self.ids.sg_nric, self.ids.us_mbi];
-        if let Some(rule) = rules.into_iter().find(|rule| self.is_id(*rule, text)) {
-            self.hit(rule, start, end);
         }
     }
 }

@@ -11,8 +11,10 @@ use crate::guard::words::{Set, WORDS};
 const MAX_GROUPS: usize = 24;
 /// How many groups the longest number can have: they are examined again in the next step.
 const LONGEST: usize = 6;
-/// The most groups, and the fewest digits (letters included), of an identifier beside a word.
-const MOST_JOINED: usize = 7;
+/// The most parts of an identifier. Without a word beside it, it is whole or has at least so many.
+const MOST_PARTS: usize = 7;
+const MANY_PARTS: usize = 4;
+/// The fewest digits (one letter included) of an identifier that begins with them.
 const SHORTEST_ID: usize = 8;
 /// How far before or after a number its label may be, at most.
 const FAR_LABEL: usize = 40;
@@ -121,11 +123,14 @@ impl Scanner<'_> {
         if self.unlabelled && self.is_plain(groups, index) {
             return 0;
         }
-        if before.is_ascii_alphabetic() && matches!(here.len, 7 | 8) && self.letter_before(here) {
-            return 1;
+        let until = |end: usize| groups[index..].iter().take_while(|group| group.start < end).count();
+        let digits = || groups[index..].iter().take(MOST_PARTS).map(|group| group.len).sum::<usize>();
+        let lead = self.lead(here).filter(|_| digits() >= SHORTEST_ID - 2);
+        if let Some(end) = lead.and_then(|start| self.identifier(start)) {
+            return until(end);
         }
         if before == b'_' {
-            return if here.len == 7 && self.letter_behind(here) { 1 } else { self.joined(groups, index) };
+            return self.joined(groups, index);
         }
         if before.is_ascii_alphabetic() || before >= 0x80 && self.glued(here.start) {
             return 0;
@@ -133,16 +138,10 @@ impl Scanner<'_> {
         if index > 0 && before == b'.' {
             return 0;
         }
-        if matches!(here.len, 7 | 8) && self.letter_behind(here) {
-            return 1;
-        }
         // Kinds that a group's length rules out are not tried.
         let mut taken = 0;
         if matches!(here.len, 1..=3) {
             taken = self.ipv4(groups, index);
-        }
-        if taken == 0 && here.len == 2 {
-            taken = self.spaced_nino(here);
         }
         if taken == 0 && matches!(here.len, 1 | 2 | 4) {
             taken = self.date(groups, index);
@@ -150,10 +149,10 @@ impl Scanner<'_> {
         if taken == 0 && matches!(here.len, 4 | 6 | 12..=19) {
             taken = self.card(groups, index);
         }
-        if taken == 0 {
-            taken = self.labelled_id(groups, index);
+        if taken == 0 && digits() + 1 >= SHORTEST_ID && self.may_be_labelled(groups, index) {
+            taken = self.identifier(here.start).map_or(0, until);
         }
-        if taken == 0 && matches!(here.len, 3 | 9) {
+        if taken == 0 && here.len == 3 {
             taken = self.ssn(groups, index);
         }
         if taken == 0 { self.phone(groups, index) } else { taken }
@@ -172,7 +171,7 @@ impl Scanner<'_> {
         if here.len >= 12 && names(self.ids.card_labelled) {
             return self.card(groups, index);
         }
-        if names(self.ids.ssn_labelled) || names(self.ids.passport) {
+        if names(self.ids.ssn_labelled) && here.len == 3 {
             return self.ssn(groups, index);
         }
         if !(SHORTEST_ID..=LONGEST_NUMBER).contains(&here.len)
@@ -185,7 +184,7 @@ impl Scanner<'_> {
         let dialled = here.len > 9 || here.len == 9 && digits[0] == b'0';
         let phone =
             || dialled && names(self.ids.phone_labelled) && self.any_phone(&groups[index..=index]) > 0;
-        let id = self.rules.numbers(digits).find(|rule| names(*rule));
+        let id = self.rules.numbers(digits).map(|(rule, _)| rule).find(|rule| names(*rule));
         let Some(rule) = id.or_else(|| phone().then_some(self.ids.phone_labelled)) else { return 0 };
         self.hit(rule, here.start, here.end());
         1
@@ -215,66 +214,59 @@ impl Scanner<'_> {
         last.is_some_and(|last| last.is_alphabetic() && !heads::joins_words(last))
     }
 
-    /// Seven digits and one or two letters: PPSN. Eight and one, beside a word for it: a Spanish NIF.
-    fn letter_behind(&mut self, group: Group) -> bool {
-        let parted = matches!(self.byte(group.end()), b' ' | b'-');
-        if !self.byte(group.end() + usize::from(parted)).is_ascii_alphabetic() {
-            return false;
+    /// Where an identifier begins that has letters before these digits (`X1234567L`, `AB 12 34 56 C`), or joined to them behind a
+    /// name: `form11_3632383U_2024.pdf`.
+    fn lead(&self, group: Group) -> Option<usize> {
+        let before = self.byte_before(group.start);
+        let long = group.len >= SHORTEST_ID - 2;
+        if before == b'_' {
+            return (long && self.byte(group.end()).is_ascii_alphabetic()).then_some(group.start);
         }
-        let (rest, ids) = (&self.text[group.start..self.to.min(group.start + 12)], self.ids);
-        let Some(found) = pattern!(r"^(?:[0-9]{7} ?|[0-9]{8}-?)[A-Za-z]{1,2}").find(rest) else {
-            return false;
-        };
-        let (len, end) = (found.len(), group.start + found.end());
-        // `form11_3632383U_2024.pdf`
-        let within = self.byte(end) == b'_' && self.byte(end - 1).is_ascii_uppercase() && !parted;
-        if is_word_byte(self.byte(end)) && !within {
-            return false;
-        }
-        let text = [&rest[..group.len], &rest[group.len + usize::from(parted)..len]].concat();
-        // The first part of a UUID may have the form by chance, and eight hexadecimal digits are more often an identifier
-        // or a short hash.
-        let chance =
-            self.byte(end) == b'-' && is_word_byte(self.byte(end + 1)) || matches!(text[7..], [b'a'..=b'f']);
-        let is_id = |rule| self.is_id(rule, &text);
-        let labelled = |rule, len| self.labelled(rule, group.start, len);
-        let rule = match group.len {
-            7 if !parted && !chance && is_id(ids.ppsn) => ids.ppsn,
-            7 if (if parted { is_id(ids.ppsn) } else { text.len() == 8 })
-                && labelled(ids.ppsn_labelled, 24) =>
-            {
-                ids.ppsn_labelled
+        let apart = usize::from(matches!(before, b' ' | b'-'));
+        let before = self.before(group.start - apart, 4);
+        let letters = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
+        let start = group.start - apart - letters;
+        let fits = if long { (1..=3 - apart).contains(&letters) } else { apart == 1 && letters == 2 };
+        (fits && !is_word_byte(self.byte_before(start))).then_some(start)
+    }
+
+    /// An identifier by its row, in parts with separators between; returns where it ends.
+    pub(super) fn identifier(&mut self, start: usize) -> Option<usize> {
+        let mut text = [0u8; LONGEST_NUMBER];
+        let (mut len, mut end) = (0, start);
+        for parts in 1..=MOST_PARTS {
+            let rest = self.text[end..].iter().take(LONGEST_NUMBER + 1);
+            let part = rest.take_while(|byte| byte.is_ascii_alphanumeric()).count();
+            if len + part > text.len() {
+                break;
             }
-            8 if is_id(ids.es_nif) && labelled(ids.es_nif, FAR_LABEL) => ids.es_nif,
-            _ => return false,
-        };
-        self.finds(rule, group.start, end)
-    }
-
-    /// A letter and seven or eight digits beside a word for it: a foreigner's number in Spain, a passport, an
-    /// Austrian VAT number.
-    fn letter_before(&mut self, group: Group) -> bool {
-        let letters =
-            self.before(group.start, 4).iter().rev().take_while(|b| b.is_ascii_alphabetic()).count();
-        let start = group.start - letters;
-        let tail = self.text[group.end()..].iter().take(2).take_while(|b| b.is_ascii_alphabetic()).count();
-        let end = group.end() + tail;
-        if is_word_byte(self.byte_before(start)) || is_word_byte(self.byte(end)) {
-            return false;
+            text[len..len + part].copy_from_slice(&self.text[end..end + part]);
+            (len, end) = (len + part, end + part);
+            // `form11_3632383U_2024.pdf`
+            let within = parts == 1 && text[len.saturating_sub(1)].is_ascii_uppercase();
+            // Eight characters before a dash may begin a UUID.
+            let begins = len == 8 && self.byte(end) == b'-' && is_word_byte(self.byte(end + 1));
+            let alone = (parts == 1 || parts > MANY_PARTS) && !begins;
+            // A row of amounts has more parts.
+            let mut rows = self.rules.numbers(&text[..len]).filter(|_| 2 * parts <= len + 1);
+            let found = rows.find(|(rule, row)| {
+                let labelled = match row.close {
+                    true => self.names(*rule, start),
+                    false => self.labelled(*rule, start, FAR_LABEL),
+                };
+                row.alone && alone || labelled || self.is_labelled_behind(*rule, end)
+            });
+            if let Some((rule, _)) = found.filter(|_| self.byte(end) != b'_' || within) {
+                self.hit(rule, start, end);
+                return Some(end);
+            }
+            let joint = self.text[end..].iter().take(3).take_while(|byte| is_joint(**byte)).count();
+            if joint == 0 || joint == 3 && !self.text[end..].starts_with(b" / ") {
+                break;
+            }
+            end += joint;
         }
-        let rule = match (&self.text[start..group.start], group.len, tail) {
-            ([_], 7, 1) if self.is_id(self.ids.es_nif, &self.text[start..end]) => self.ids.es_nif,
-            ([b'A'..=b'Z'], 7 | 8, 0) => self.ids.passport,
-            (b"ATU", 8, 0) => self.ids.eu_vat,
-            _ => return false,
-        };
-        self.labelled(rule, start, FAR_LABEL) && self.finds(rule, start, end)
-    }
-
-    /// Adds a finding.
-    fn finds(&mut self, rule: RuleId, start: usize, end: usize) -> bool {
-        self.hit(rule, start, end);
-        true
+        None
     }
 
     /// Whether letters and digits are an identifier of a rule.
@@ -291,8 +283,8 @@ impl Scanner<'_> {
     }
 
     /// Whether a context word of the rule names this very number: only words like `number is` are between.
-    fn names(&self, rule: RuleId, at: usize, len: usize) -> bool {
-        let between = self.rules.behind_context(rule, self.label(at, len));
+    fn names(&self, rule: RuleId, at: usize) -> bool {
+        let between = self.rules.behind_context(rule, self.label(at, FAR_LABEL));
         between.is_some_and(|between| only_words(between, &WORDS.list.naming))
     }
 
@@ -358,67 +350,40 @@ impl Scanner<'_> {
         value(&self.text[group.start..group.end()])
     }
 
-    /// Identifiers that need both a check digit and a word beside them.
-    fn labelled_id(&mut self, groups: &[Group], index: usize) -> usize {
-        let start = groups[index].start;
-        let label = || self.label(start, FAR_LABEL);
+    /// Whether a label may be before or after these groups.
+    fn may_be_labelled(&self, groups: &[Group], index: usize) -> bool {
+        let (start, end) = (groups[index].start, groups[groups.len() - 1].end());
         // In a long row of groups each may be the last of a number.
         let row = groups[index..].len() > 2;
-        let digits: usize = groups[index..].iter().take(MOST_JOINED).map(|group| group.len).sum();
-        if digits + 1 < SHORTEST_ID
-            || self.unlabelled
-            || !self.word_before(start, FAR_LABEL)
-            || row && !self.rules.may_name_identifier(label())
-        {
-            return 0;
-        }
-        let mut text = [0u8; LONGEST_NUMBER];
-        let mut len = 0;
-        for (taken, group) in groups[index..].iter().enumerate().take(MOST_JOINED) {
-            let digits = &self.text[group.start..group.end()];
-            if len + digits.len() > text.len() {
-                break;
-            }
-            text[len..len + digits.len()].copy_from_slice(digits);
-            len += digits.len();
-            // A check character that is a letter: `12.531.909-K`, `11010519491231002X`, `12.345.678-Z`.
-            let dash = usize::from(self.byte(group.end()) == b'-');
-            let letter = self.byte(group.end() + dash);
-            let lettered = letter.is_ascii_alphabetic() && len < LONGEST_NUMBER;
-            let (end, have) = match lettered {
-                true => (group.end() + dash + 1, len + 1),
-                false => (group.end(), len),
-            };
-            if lettered {
-                text[len] = letter;
-            }
-            if have < SHORTEST_ID || is_word_byte(self.byte(end)) {
-                continue;
-            }
-            let found = self.rules.numbers(&text[..have]).find(|rule| self.labelled(*rule, start, FAR_LABEL));
-            if let Some(rule) = found {
-                self.hit(rule, start, end);
-                return taken + 1;
-            }
-        }
-        0
+        let named = |text: &[u8]| self.rules.may_name_identifier(text);
+        !self.unlabelled
+            && (self.word_before(start, FAR_LABEL) && (!row || named(self.label(start, FAR_LABEL)))
+                || groups.len() - index <= MOST_PARTS
+                    && self.letters_behind(end, 16)
+                    && named(self.behind(end)))
+    }
+
+    /// The rest of the line, as far as a label may be; it is behind a blank.
+    fn behind(&self, end: usize) -> &[u8] {
+        let blank = self.text[end..].iter().take(2).any(|byte| *byte == b' ');
+        first_line(&self.text[end..self.to.min(end + if blank { FAR_LABEL } else { 0 })])
+    }
+
+    /// Whether a word of the rule after a number names it, and nothing after that: `(CPF)`, `is my Aadhaar number.`
+    fn is_labelled_behind(&self, rule: RuleId, end: usize) -> bool {
+        let rest = self.behind(end);
+        self.rules.context(rule, rest).is_some_and(|(from, to)| {
+            let names_next = |byte: &u8| matches!(byte, b':' | b'=' | b'0'..=b'9');
+            only_words(&rest[..from], &WORDS.list.naming) && !rest[to..].iter().any(names_next)
+        })
     }
 
     /// 3-2-4 digits. Dashes are enough; spaces if nothing else is in the chain; dots and no separator beside a word.
     fn ssn(&mut self, groups: &[Group], index: usize) -> usize {
-        let here = groups[index];
-        if here.len == 9 && !is_word_byte(self.byte(here.end())) {
-            let value = self.digits_value(here);
-            let valid = confirm::ssn(value / 1_000_000, value / 10_000 % 100, value % 10_000);
-            // Most countries' passports have nine digits.
-            let rules = [Some(self.ids.ssn_labelled).filter(|_| valid), Some(self.ids.passport)];
-            let named = rules.into_iter().flatten().find(|rule| self.names(*rule, here.start, FAR_LABEL));
-            return usize::from(named.is_some_and(|rule| self.finds(rule, here.start, here.end())));
-        }
         let Some(three @ [a, b, c]) = groups.get(index..index + 3) else { return 0 };
         if (a.len, b.len, c.len) != (3, 2, 4)
             || is_word_byte(self.byte(c.end()))
-            || self.byte_before(a.start) == b'-' && !self.names(self.ids.ssn_labelled, a.start, FAR_LABEL)
+            || self.byte_before(a.start) == b'-' && !self.names(self.ids.ssn_labelled, a.start)
         {
             return 0;
         }
@@ -785,33 +750,8 @@ impl Scanner<'_> {
         if self.iban(at) {
             return;
         }
-        let end = self.word_end(at);
-        let word = &self.text[at..end.min(at + 16)];
-        if word.len() == 9 && self.is_id(self.ids.uk_nino, word) {
-            return self.hit(self.ids.uk_nino, at, end);
-        }
-        let body = word.get(2..).unwrap_or_default();
-        let digits = body.iter().filter(|byte| byte.is_ascii_digit()).count();
-        let vat = word[..2].iter().all(u8::is_ascii_uppercase)
-            && (8..=12).contains(&body.len())
-            && digits + 2 >= body.len()
-            && body.iter().all(u8::is_ascii_alphanumeric);
-        if vat && self.may_be_vat(word) && self.labelled(self.ids.eu_vat, at, 32) {
-            return self.hit(self.ids.eu_vat, at, end);
-        }
-        let capitals = word[..2].iter().all(u8::is_ascii_uppercase) && self.byte_before(at) != b'-';
-        if capitals && (6..=9).contains(&word.len()) && self.labelled(self.ids.passport, at, 32) {
-            self.hit(self.ids.passport, at, end);
-        }
-    }
-
-    /// Whether the check digit of a VAT number may be right, for countries whose check is known: Germany and Ireland.
-    fn may_be_vat(&self, text: &[u8]) -> bool {
-        let digits = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
-        match text.split_at(2) {
-            (b"DE", number) if number.len() == 9 && digits(number) => confirm::mod_11_10(number),
-            (b"IE", number) if digits(&number[..7]) => self.is_id(self.ids.ppsn, number),
-            _ => true,
+        if self.bits(at + 2, |block| block.digit).trailing_ones() >= 4 {
+            self.identifier(at);
         }
     }
 
@@ -829,7 +769,7 @@ impl Scanner<'_> {
             if byte.is_ascii_alphanumeric() {
                 text[have] = byte;
                 have += 1;
-            } else if !(matches!(byte, b' ' | b'-') && self.byte(end + 1).is_ascii_alphanumeric()) {
+            } else if !(matches!(byte, b' ' | b'-' | b'.') && self.byte(end + 1).is_ascii_alphanumeric()) {
                 return false;
             }
             end += 1;
@@ -845,29 +785,6 @@ impl Scanner<'_> {
             self.numbers_done = self.numbers_done.max(end);
         }
         found
-    }
-
-    /// `QQ 12 34 56 C`: three pairs of digits between two letters and one, at the first pair.
-    fn spaced_nino(&mut self, pair: Group) -> usize {
-        let start = pair.start.checked_sub(3).filter(|start| self.text[start + 1].is_ascii_alphabetic());
-        let Some((start, end)) = start.and_then(|start| Some((start, self.nino_in_parts(start)?))) else {
-            return 0;
-        };
-        self.hit(self.ids.uk_nino, start, end);
-        3
-    }
-
-    /// The end of `QQ 123456C`, `QQ 123456 C` and `QQ 12 34 56 C`.
-    #[inline(never)]
-    pub(super) fn nino_in_parts(&self, start: usize) -> Option<usize> {
-        let rest = &self.text[start..self.to.min(start + 14)];
-        let parts = pattern!(
-            r"^[A-Za-z]{2}(?: [0-9]{6} ?| [0-9]{2} [0-9]{2} [0-9]{2} |-[0-9]{2}-[0-9]{2}-[0-9]{2}-)[A-Za-z]"
-        );
-        let found = parts.find(rest).filter(|found| !is_word_byte(self.byte(start + found.end())))?;
-        let text: Vec<u8> = found.as_bytes().iter().copied().filter(u8::is_ascii_alphanumeric).collect();
-        let whole = !is_word_byte(self.byte_before(start)) && self.is_id(self.ids.uk_nino, &text);
-        whole.then_some(start + found.end())
     }
 }
 
