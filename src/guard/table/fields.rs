@@ -123,7 +123,8 @@ pub(super) fn doubled(line: &str, sign: char) -> Option<Vec<Span>> {
 /// Fields with a separator, where a quoted one may hold the separator and may have begun above; whether a quote stays open.
 pub(super) fn split(line: &str, sign: char, quoted: bool) -> (Vec<Span>, bool) {
     // A row of LaTeX.
-    let line = if sign == '&' { line.trim_end().trim_end_matches('\\') } else { line };
+    let line =
+        if sign == '&' { line.trim_end().trim_end_matches(" \\hline").trim_end_matches('\\') } else { line };
     let escaped = |at: usize| sign == '&' && line[..at].ends_with('\\');
     let bytes = line.as_bytes();
     let (mut fields, mut start, mut quoted) = (Vec::with_capacity(16), 0, quoted);

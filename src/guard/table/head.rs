@@ -42,7 +42,9 @@ pub(super) fn find_head(line: &str) -> Option<Head> {
         named.to_mut().replace_range(start..end, &"x".repeat(end - start));
         at = end;
     }
-    let (named, replaced) = (&*named, at > 0);
+    // A rule of LaTeX below the head.
+    let named = named.trim_end_matches(" \\hline").trim_end_matches(" \\midrule");
+    let replaced = at > 0;
     if let Some(columns) = named.strip_prefix("COPY ").and_then(|copy| copy.strip_suffix(" FROM stdin;")) {
         let (_, columns) = columns.strip_suffix(')')?.split_once('(')?;
         return Some(Head::new(Layout::Separated('\t'), Column::all(columns.split(','))));

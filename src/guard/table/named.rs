@@ -195,7 +195,8 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
     let first = line[at..].split_inclusive(' ').next().and_then(|word| word.strip_suffix(' '));
     let is_verb = |word: &str| VERBS.split(',').any(|verb| verb == word);
     let verb = first.filter(|word| is_verb(word)).map_or(0, |verb| verb.len() + 1);
-    let mut at = at + verb;
+    let first = at + verb;
+    let mut at = first;
     // `SV-Nummer des Mitarbeiters 65170839J003`, `pwd for the wifi: x7Qm-2Wd9p`
     let (mut between, mut last) = (0, "");
     let word = |text: &str| text.find(' ').filter(|len| text[..*len].chars().all(char::is_alphabetic));
@@ -242,10 +243,11 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
     if heads::only_secret(meant) && !introduced() {
         return None;
     }
-    (0..words.len()).rev().find_map(|last| {
-        let end = at + words[0].0 + value[words[0].0..words[last].1].trim_end_matches('.').len();
-        found.cell(meant, line, (at + words[0].0, end), place).then_some(end)
-    })
+    // The first parts of an identifier may be letters.
+    let starts = [(first, Place::Sentence), (at + words[0].0, place)];
+    let spans = (0..words.len()).rev().map(|last| at + value[..words[last].1].trim_end_matches('.').len());
+    let mut spans = spans.flat_map(|end| starts.map(|(start, place)| (start, end, place)));
+    spans.find(|(start, end, place)| found.cell(meant, line, (*start, *end), *place)).map(|(_, end, _)| end)
 }
 
 /// The identifier after its name in a path: `/nino/AB123456C/income`. Returns where it ends; the name ends at `to`.
