@@ -11,17 +11,16 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::app::App;
 use crate::config::{Config, Source, Sources, Values, reference};
-use crate::domain::{ConversationId, Entropy, OwnUrl, SharingRules};
+use crate::domain::{ConversationId, Entropy, OwnUrl, SharingRules, terminal};
 use crate::execution::Starting;
 use crate::guard::own_words;
 use crate::mcp::caller::{Defaults, Door};
 use crate::mcp::{McpServer, manifest};
 use crate::telemetry;
 
-/// Prints a line of an answer.
+/// Prints a line of an answer. What a model or a program named cannot steer the terminal.
 macro_rules! say {
-    () => { $crate::cli::write_out("\n") };
-    ($($arg:tt)*) => { $crate::cli::write_out(&format!("{}\n", format_args!($($arg)*))) };
+    ($($arg:tt)*) => { $crate::cli::write_out(&$crate::domain::terminal::visible(&format!("{}\n", format_args!($($arg)*)))) };
 }
 
 mod audit;
@@ -231,9 +230,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "the last word of a command that failed")]
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("pathbox: {}", own_words(&crate::app::why(error)));
+    complain(&format!("pathbox: {}\n", terminal::visible(&own_words(&crate::app::why(error)))));
     ExitCode::from(2)
 }
 
@@ -319,7 +317,10 @@ impl Global {
             self.config.clone().or_else(|| sources.environment.get("PATHBOX_CONFIG").map(PathBuf::from));
         sources.file = named;
         if let Some(dir) = &self.data_dir {
-            sources.flags.insert("data_dir".into(), dir.display().to_string());
+            let Some(dir) = dir.to_str() else {
+                bail!("--data-dir {}: the path is not UTF-8", dir.display())
+            };
+            sources.flags.insert("data_dir".into(), dir.to_owned());
         }
         if self.no_auto_migrate {
             sources.flags.insert("auto_migrate".into(), "false".into());
@@ -405,10 +406,17 @@ fn write_out(text: &str) {
     }
 }
 
+/// Writes to standard error, where there is one.
+fn complain(text: &str) {
+    use std::io::Write;
+    drop(std::io::stderr().lock().write_all(text.as_bytes()));
+}
+
 /// Prints rows under their headings, columns aligned.
 fn table<const N: usize>(headings: &[&str; N], rows: &[[String; N]]) {
     let mut widths = headings.map(str::len);
-    for row in rows {
+    let rows: Vec<_> = rows.iter().map(|row| row.each_ref().map(|cell| terminal::one_line(cell))).collect();
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }

@@ -18,9 +18,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Identity, load_worker, run::local_caller, table, write_out};
+use super::{Identity, complain, load_worker, run::local_caller, table, write_out};
 use crate::app::{App, shutdown};
 use crate::config::{Config, Provider, Sources};
+use crate::domain::terminal::one_line;
 use crate::execution::files::{Content, FileAction, FileAnswer, FileEntry, FilePath, Filed};
 use crate::execution::{Call, Execution, Requester};
 use crate::telemetry::chain;
@@ -98,7 +99,7 @@ pub(super) async fn files(command: FilesCommand, mut sources: Sources) -> anyhow
         FilesCommand::Ls { inside, to } => (Wanted::List(parse(&inside)?), to),
     };
     let what = match &wanted {
-        Wanted::Put(file, _) => format!("put {}", file.display()),
+        Wanted::Put(file, _) => format!("put {}", one_line(&file.display().to_string())),
         Wanted::Get(path, _) => format!("get {}", path.as_str()),
         Wanted::List(path) => format!("list {}", path.as_str()),
     };
@@ -163,7 +164,6 @@ fn print_list(answer: &Value) {
 }
 
 /// Does the work, and shows progress once it has taken a second.
-#[expect(clippy::print_stderr, reason = "a command's progress")]
 async fn shown<T>(
     what: &str,
     progress: &Progress,
@@ -187,14 +187,14 @@ async fn shown<T>(
             (0.0, total) => format!("{total:.1} MB"),
             (done, total) => format!("{done:.1} of {total:.1} MB"),
         };
-        match on_terminal {
-            true => eprint!("\r{what}: {far}\x1b[K"),
-            false => eprintln!("{what}: {far}"),
-        }
+        complain(&match on_terminal {
+            true => format!("\r{what}: {far}\x1b[K"),
+            false => format!("{what}: {far}\n"),
+        });
         said = true;
     };
     if said && on_terminal {
-        eprint!("\r\x1b[K");
+        complain("\r\x1b[K");
     }
     result
 }
@@ -300,10 +300,12 @@ fn open(path: &Path, progress: &Progress) -> anyhow::Result<(File, u64)> {
     Ok((file, metadata.len()))
 }
 
-/// A file on this machine that gets its name once it is complete.
+/// Where a file goes on this machine. One of its own gets its name once it is complete.
 enum Target {
     Stdout,
     File(tempfile::NamedTempFile, PathBuf),
+    /// What is there already and no regular file: a pipe, a device.
+    Other(File, PathBuf),
 }
 
 impl Target {
@@ -318,6 +320,14 @@ impl Target {
             Some(dir) if dir.is_dir() => dir.join(own),
             Some(path) => path.to_owned(),
         };
+        let path = if path.is_symlink() { path.canonicalize().unwrap_or(path) } else { path };
+        if path.metadata().is_ok_and(|there| !there.is_file()) {
+            let other = File::options().write(true).open(&path);
+            return Ok(Self::Other(
+                other.with_context(|| format!("{} cannot be written", path.display()))?,
+                path,
+            ));
+        }
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let file = tempfile::NamedTempFile::new_in(dir)
             .with_context(|| format!("{} cannot be written", path.display()))?;
@@ -328,6 +338,7 @@ impl Target {
         match self {
             Self::Stdout => std::io::stdout().lock().write_all(piece),
             Self::File(file, _) => file.write_all(piece),
+            Self::Other(file, _) => file.write_all(piece),
         }
     }
 
@@ -341,6 +352,7 @@ impl Target {
                 file.persist(&path).with_context(|| format!("{} cannot be written", path.display()))?;
                 Ok(path.display().to_string())
             }
+            Self::Other(_, path) => Ok(path.display().to_string()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `run`: code from the command line through the whole pipeline, once.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use clap::Args;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Identity, load_worker, write_out};
+use super::{Identity, complain, load_worker, write_out};
 use crate::app::{App, new_conversation, shutdown};
 use crate::config::{Config, Sources};
 use crate::domain::{Code, CodeRequest, ContextKey, Entropy, Inputs, Language, Principal, Timeout};
@@ -169,5 +169,5 @@ fn show(finished: &Finished) {
         err.push_str(&format!("[note] state {}: {reason}\n", finished.record.state));
     }
     // The exit code is the code's, also where this cannot be written.
-    drop(std::io::stderr().lock().write_all(err.as_bytes()));
+    complain(&err);
 }

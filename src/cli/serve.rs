@@ -1,6 +1,6 @@
 //! `serve` and `host`: the servers, which run until a signal ends them.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ fn say_it_waits() {
          Claude Code: claude mcp add pathbox -- {program} serve\n\
          Over HTTP: pathbox serve --http 127.0.0.1:8080. To try it here: pathbox demo.\n"
     );
-    drop(std::io::stderr().lock().write_all(text.as_bytes()));
+    super::complain(&text);
 }
 
 async fn over_stdio(config: Config) -> anyhow::Result<ExitCode> {

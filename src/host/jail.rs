@@ -7,6 +7,7 @@
 
 pub(crate) mod cgroup;
 mod child;
+mod claim;
 mod landlock;
 pub(crate) mod limits;
 mod mounts;
@@ -652,6 +653,13 @@ pub(crate) fn passes(error: &std::io::Error) -> bool {
     .contains(&errno)
 }
 
+/// The kernel's error that an error of a library comes from, whose number says what to do.
+fn cause(error: impl std::error::Error + Send + Sync + 'static) -> std::io::Error {
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+    let number = causes.filter_map(|error| error.downcast_ref::<std::io::Error>()?.raw_os_error()).next();
+    number.map_or_else(|| std::io::Error::other(error), std::io::Error::from_raw_os_error)
+}
+
 /// Until something that failed for lack of resources is tried again.
 const A_MOMENT: Duration = Duration::from_millis(20);
 
@@ -783,11 +791,11 @@ impl Drop for Jailed {
 /// When this process was started as a spawner: runs it and gives the exit code. Call it first in `main`,
 /// before any thread exists.
 pub fn spawner_main() -> Option<u8> {
-    let mut arguments = std::env::args().skip(1);
-    if arguments.next().as_deref() != Some(SPAWNER_COMMAND) {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_none_or(|command| command != SPAWNER_COMMAND) {
         return None;
     }
-    let outcome = match arguments.next().as_deref() {
+    let outcome = match arguments.next().as_deref().and_then(std::ffi::OsStr::to_str) {
         Some("serve") => spawner::run(),
         Some("probe") => probe::run(),
         _ => Err(ErrorKind::InvalidInput.into()),

@@ -320,6 +320,20 @@ fn a_person_moves_files_beside_a_server_on_standard_input() {
         said(&cli(data.path(), &["get", "in/it's.csv", "-", "--context", handle])),
         "a,b\n1,[EMAIL_1]\n"
     );
+    // What is there and no regular file is written to, not replaced; nor is a link.
+    let [pipe, link] = ["pipe", "link"].map(|name| data.path().join(name));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read_to_string(pipe).unwrap()
+    });
+    said(&cli(data.path(), &["get", "in/it's.csv", "pipe", "--context", handle]));
+    assert!(std::os::unix::fs::FileTypeExt::is_fifo(&pipe.metadata().unwrap().file_type()), "{pipe:?}");
+    assert_eq!(reader.join().unwrap(), "a,b\n1,[EMAIL_1]\n");
+    std::os::unix::fs::symlink("own.csv", &link).unwrap();
+    said(&cli(data.path(), &["get", "in/it's.csv", "link", "--context", handle]));
+    assert!(link.is_symlink(), "{link:?}");
+    assert_eq!(std::fs::read_to_string(data.path().join("own.csv")).unwrap(), "a,b\n1,[EMAIL_1]\n");
     let wrong = cli(data.path(), &["get", "nowhere", "--context", handle]);
     let error = String::from_utf8_lossy(&wrong.stderr);
     assert!(!wrong.status.success() && error.contains("no file of this name"), "{error}");

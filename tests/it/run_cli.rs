@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -53,7 +53,40 @@ fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let mut complains = command(data.path());
     complains.args(["run", "import sys; print('e', file=sys.stderr); sys.exit(3)"]).stdin(Stdio::null());
-    assert_eq!(complains.stderr(full).status().unwrap().code(), Some(3));
+    assert_eq!(complains.stderr(full.try_clone().unwrap()).status().unwrap().code(), Some(3));
+    assert_eq!(command(data.path()).args(["--set", "x"]).stderr(full).status().unwrap().code(), Some(2));
+}
+
+/// Names come from models, from programs and from other people.
+#[test]
+fn names_do_not_steer_the_terminal_or_break_a_table() {
+    let data = tempfile::tempdir().unwrap();
+    let named = |name: &str| {
+        let add = ["keys", "add", "--name", name, "--tenant", "t"];
+        assert!(command(data.path()).args(add).status().unwrap().success());
+    };
+    named("\x1b]0;title\x07\x1b[2J\nstate  \u{202e}good");
+    let listed =
+        String::from_utf8(command(data.path()).args(["keys", "ls"]).output().unwrap().stdout).unwrap();
+    assert_eq!(listed.lines().count(), 2, "{listed:?}");
+    assert!(listed.contains(r"\u001b]0;title\u0007\u001b[2J\nstate  \u202egood"), "{listed:?}");
+    let refused = command(data.path()).args(["run", "--template", "\x1b[2J", "1"]).output().unwrap();
+    assert!(!refused.status.success() && !refused.stderr.contains(&0x1b), "{refused:?}");
+}
+
+/// Programs begin with the usual signals, whatever a shell or a service manager has set aside for the host.
+#[test]
+#[cfg(target_os = "linux")]
+fn programs_do_not_inherit_ignored_signals() {
+    let data = tempfile::tempdir().unwrap();
+    let plain = command(data.path());
+    let code = "import signal; print([s.name for s in signal.valid_signals() if s in signal.Signals._value2member_map_ and signal.getsignal(s) == signal.SIG_IGN])";
+    let mut host = Command::new("sh");
+    host.args(["-c", "trap '' QUIT USR1 ALRM TSTP; exec \"$0\" \"$@\""]).arg(plain.get_program());
+    let output = host.args(["run", code]).env("PATHBOX_DATA_DIR", data.path()).output().unwrap();
+    // Python's own.
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "['SIGPIPE', 'SIGXFSZ']\n", "{output:?}");
 }
 
 /// A bucket that fails is not waited for once for each output of a run.
@@ -94,6 +127,11 @@ fn a_variable_that_is_not_utf_8_stops_nothing_unless_it_is_a_setting() {
     assert!(with("PWD").status.success(), "{:?}", with("PWD"));
     let said = String::from_utf8(with("E2B_DOMAIN").stderr).unwrap();
     assert!(said.contains("`e2b.domain` (environment E2B_DOMAIN): it is not UTF-8"), "{said}");
+    for first in [&["--data-dir"][..], &[]] {
+        let output = command(data.path()).args(first).arg(bytes).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && !said.contains("panicked"), "{first:?}: {said}");
+    }
 }
 
 /// What ends an interpreter has a status, as it has for a shell.

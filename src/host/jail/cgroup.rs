@@ -3,14 +3,15 @@
 //! Whether it does is found by making a group, not by asking. Groups are children of our own, so whatever bounds
 //! the host bounds its sandboxes too.
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
 use std::io::{Error, ErrorKind, Result};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{SandboxLimits, Usage, sys};
+use super::{SandboxLimits, Usage, claim, sys};
 
 const MOUNT: &str = "/sys/fs/cgroup";
 const PERIOD_MICROS: u64 = 100_000;
@@ -68,8 +69,8 @@ impl std::fmt::Display for Control {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Group {
     v2: bool,
-    /// In version 1 those for memory, processes, the CPU's limit and, if it is another, the CPU's account.
-    dirs: Vec<PathBuf>,
+    /// Those for memory, processes, the CPU's limit and the CPU's account; several of them, or all, may be one.
+    dirs: [PathBuf; 4],
     /// In version 1 the one for standing still.
     freezer: Option<PathBuf>,
 }
@@ -80,8 +81,10 @@ impl Cgroups {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let found = [Self::v2(&own), Self::v1(&own)].into_iter().flatten().find(|cgroups| {
             cgroups.sweep();
-            let name = format!("pathbox-{}-trial", std::process::id());
-            cgroups.create(&name, &SandboxLimits::default()).is_ok_and(|group| group.remove().is_ok())
+            claim::prefix().is_ok_and(|name| {
+                let group = cgroups.create(&format!("{name}-0"), &SandboxLimits::default());
+                group.is_ok_and(|(group, _)| group.remove().is_ok())
+            })
         });
         found.unwrap_or(Self::None)
     }
@@ -145,43 +148,54 @@ impl Cgroups {
         Some(Self::V2(parent))
     }
 
-    /// Makes a group with these limits.
-    pub(crate) fn create(&self, name: &str, limits: &SandboxLimits) -> Result<Group> {
+    /// The group of a name, whether it exists or not.
+    fn group(&self, name: &str) -> Option<Group> {
+        let named = |tree: &PathBuf| tree.join(name);
+        match self {
+            Self::None => None,
+            Self::V1 { memory, pids, cpu, cpuacct, freezer } => Some(Group {
+                v2: false,
+                dirs: [memory, pids, cpu, cpuacct].map(named),
+                freezer: freezer.as_ref().map(named),
+            }),
+            Self::V2(parent) => Some(Group { v2: true, dirs: [parent; 4].map(named), freezer: None }),
+        }
+    }
+
+    /// Makes a group with these limits, which is not taken for a left one as long as the file is open.
+    pub(crate) fn create(&self, name: &str, limits: &SandboxLimits) -> Result<(Group, File)> {
         let quota = u64::from(limits.cpu_percent) * PERIOD_MICROS / 100;
-        let (group, settings) = match self {
-            Self::None => return Err(ErrorKind::Unsupported.into()),
-            Self::V1 { memory, pids, cpu, cpuacct, freezer } => {
-                let freezer = freezer.as_ref().map(|tree| tree.join(name));
-                let mut dirs: Vec<PathBuf> =
-                    [memory, pids, cpu, cpuacct].iter().map(|tree| tree.join(name)).collect();
-                dirs.dedup();
-                let settings = vec![
-                    (dirs[0].join("memory.limit_in_bytes"), limits.memory_bytes.to_string()),
-                    (dirs[1].join("pids.max"), limits.processes.to_string()),
-                    (dirs[2].join("cpu.cfs_period_us"), PERIOD_MICROS.to_string()),
-                    (dirs[2].join("cpu.cfs_quota_us"), quota.to_string()),
-                    (dirs[2].join("cpu.shares"), SHARES.to_string()),
-                ];
-                (Group { v2: false, dirs, freezer }, settings)
-            }
-            Self::V2(parent) => {
-                let dir = parent.join(name);
-                // `memory.oom.group` stays off: one program is ended, and the sandbox with its files goes on.
-                let settings = vec![
-                    (dir.join("memory.max"), limits.memory_bytes.to_string()),
-                    (dir.join("pids.max"), limits.processes.to_string()),
-                    (dir.join("cpu.max"), format!("{quota} {PERIOD_MICROS}")),
-                    (dir.join("cpu.weight"), (SHARES * 100 / 1024).to_string()),
-                ];
-                (Group { v2: true, dirs: vec![dir], freezer: None }, settings)
+        let Some(group) = self.group(name) else { return Err(ErrorKind::Unsupported.into()) };
+        let [memory, pids, cpu, _] = &group.dirs;
+        let settings = match group.v2 {
+            false => vec![
+                (memory.join("memory.limit_in_bytes"), limits.memory_bytes.to_string()),
+                (pids.join("pids.max"), limits.processes.to_string()),
+                (cpu.join("cpu.cfs_period_us"), PERIOD_MICROS.to_string()),
+                (cpu.join("cpu.cfs_quota_us"), quota.to_string()),
+                (cpu.join("cpu.shares"), SHARES.to_string()),
+            ],
+            // `memory.oom.group` stays off: one program is ended, and the sandbox with its files goes on.
+            true => vec![
+                (memory.join("memory.max"), limits.memory_bytes.to_string()),
+                (pids.join("pids.max"), limits.processes.to_string()),
+                (cpu.join("cpu.max"), format!("{quota} {PERIOD_MICROS}")),
+                (cpu.join("cpu.weight"), (SHARES * 100 / 1024).to_string()),
+            ],
+        };
+        fs::create_dir(memory)?;
+        let made = group.hold().and_then(|held| {
+            group.all_dirs().into_iter().filter(|dir| *dir != memory).try_for_each(fs::create_dir)?;
+            settings.iter().try_for_each(|(path, value)| fs::write(path, value))?;
+            Ok(held)
+        });
+        let held = match made {
+            Ok(held) => held,
+            Err(error) => {
+                let _ = group.remove();
+                return Err(error);
             }
         };
-        let made = group.all_dirs().try_for_each(fs::create_dir);
-        let set = made.and_then(|()| settings.iter().try_for_each(|(path, value)| fs::write(path, value)));
-        if let Err(error) = set {
-            let _ = group.remove();
-            return Err(error);
-        }
         // Swap would only delay the limit; kernels without swap accounting have no such file.
         let swap = if group.v2 {
             ("memory.swap.max", "0".to_owned())
@@ -194,30 +208,29 @@ impl Cgroups {
             let tcp = (limits.memory_bytes / 8).clamp(4 << 20, 64 << 20);
             let _ = fs::write(group.dirs[0].join("memory.kmem.tcp.limit_in_bytes"), tcp.to_string());
         }
-        Ok(group)
+        Ok((group, held))
     }
 
     /// Removes groups of spawners that no longer run. Frozen processes in one must be thawed before they can be ended.
     fn sweep(&self) {
-        let parents: Vec<&PathBuf> = match self {
-            Self::None => vec![],
-            Self::V1 { memory, pids, cpu, cpuacct, freezer } => {
-                freezer.iter().chain([memory, pids, cpu, cpuacct]).collect()
-            }
-            Self::V2(parent) => vec![parent],
-        };
-        for entry in parents.into_iter().flat_map(fs::read_dir).flatten().flatten() {
-            let name = entry.file_name();
-            let spawner = name.to_str().and_then(|name| name.strip_prefix("pathbox-")?.split('-').next());
-            if spawner.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists())
-            {
-                let dir = entry.path();
-                for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines() {
-                    let _ = pid.parse().map(|pid| sys::kill(pid, libc::SIGKILL));
+        let Some(trees) = self.group("") else { return };
+        let entries = trees.all_dirs().into_iter().flat_map(fs::read_dir).flatten().flatten();
+        let names: BTreeSet<OsString> =
+            entries.map(|entry| entry.file_name()).filter(|name| claim::is_name(name)).collect();
+        for group in names.iter().filter_map(|name| self.group(name.to_str()?)) {
+            let _held = match group.hold() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                held => held,
+            };
+            for dir in group.all_dirs() {
+                let pids = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+                // Those of another process namespace have the number 0 here, which would mean this process and its own.
+                for pid in pids.lines().filter_map(|pid| pid.parse().ok()).filter(|pid| *pid > 0) {
+                    let _ = sys::kill(pid, libc::SIGKILL);
                 }
-                let _ = fs::write(dir.join("freezer.state"), "THAWED");
-                let _ = remove_dir(&dir);
             }
+            let _ = group.freeze(false);
+            let _ = group.remove();
         }
     }
 }
@@ -237,18 +250,23 @@ fn remove_dir(dir: &Path) -> Result<()> {
 }
 
 impl Group {
-    /// A descriptor to fork into, in version 2.
-    pub(crate) fn to_fork_into(&self) -> Option<OwnedFd> {
-        if self.v2 { fs::File::open(&self.dirs[0]).ok().map(OwnedFd::from) } else { None }
+    fn hold(&self) -> Result<File> {
+        claim::hold(&self.dirs[0])
+    }
+
+    /// Whether a process can be born in it, by the file that holds it.
+    pub(crate) fn can_be_forked_into(&self) -> bool {
+        self.v2
     }
 
     /// Moves a process in.
     pub(crate) fn enter(&self, pid: i32) -> Result<()> {
-        self.all_dirs().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
+        self.all_dirs().into_iter().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
     }
 
-    fn all_dirs(&self) -> impl Iterator<Item = &PathBuf> {
-        self.dirs.iter().chain(&self.freezer)
+    /// Each once.
+    fn all_dirs(&self) -> BTreeSet<&PathBuf> {
+        self.dirs.iter().chain(&self.freezer).collect()
     }
 
     /// Freezes every process, or thaws it. `false` when this machine's groups cannot.
@@ -288,13 +306,13 @@ impl Group {
                 "",
             ),
             cpu_micros,
-            processes: self.number(self.dirs.len().min(2) - 1, "pids.current", "") as u32,
+            processes: self.number(1, "pids.current", "") as u32,
         }
     }
 
     /// Removes the group, whose processes must be gone.
     pub(crate) fn remove(&self) -> Result<()> {
-        let outcomes: Vec<Result<()>> = self.all_dirs().map(|dir| remove_dir(dir)).collect();
+        let outcomes: Vec<Result<()>> = self.all_dirs().into_iter().map(|dir| remove_dir(dir)).collect();
         outcomes.into_iter().collect()
     }
 
@@ -304,7 +322,7 @@ impl Group {
     }
 
     fn cpuacct_micros(&self) -> u64 {
-        self.number(self.dirs.len() - 1, "cpuacct.usage", "") / 1000
+        self.number(3, "cpuacct.usage", "") / 1000
     }
 }
 
@@ -331,7 +349,8 @@ mod tests {
             cpu_percent: 150,
             ..SandboxLimits::default()
         };
-        let group = Cgroups::V2(tree.path().to_owned()).create("pathbox-1-1", &limits).expect("group");
+        let (group, _held) =
+            Cgroups::V2(tree.path().to_owned()).create("pathbox-1-1", &limits).expect("group");
         let read = |name| fs::read_to_string(tree.path().join("pathbox-1-1").join(name)).expect(name);
         assert_eq!(read("memory.max"), "7340032");
         assert_eq!(read("pids.max"), "9");
@@ -340,6 +359,32 @@ mod tests {
         fs::write(tree.path().join("pathbox-1-1/memory.events"), "low 0\noom 3\noom_kill 2\n")
             .expect("events");
         assert_eq!(group.oom_kills(), 2);
+    }
+
+    #[test]
+    fn version_1_may_have_all_its_trees_in_one() {
+        let tree = tempfile::tempdir().expect("temporary directory");
+        let one = || tree.path().to_owned();
+        let all =
+            Cgroups::V1 { memory: one(), pids: one(), cpu: one(), cpuacct: one(), freezer: Some(one()) };
+        let (group, _held) = all.create("pathbox-1-0-1", &SandboxLimits::default()).expect("group");
+        fs::write(tree.path().join("pathbox-1-0-1/pids.current"), "3\n").expect("writes");
+        assert_eq!(group.usage().processes, 3);
+    }
+
+    /// Directories, as they are where containers have process numbers of their own.
+    #[test]
+    fn a_group_that_someone_holds_is_left_alone_whatever_its_number() {
+        let tree = tempfile::tempdir().expect("temporary directory");
+        let one = || tree.path().to_owned();
+        let cgroups = Cgroups::V1 { memory: one(), pids: one(), cpu: one(), cpuacct: one(), freezer: None };
+        for name in ["pathbox-4000000-0-1", "pathbox-4000000-0-2"] {
+            fs::create_dir(tree.path().join(name)).expect("makes");
+        }
+        let _held = claim::hold(&tree.path().join("pathbox-4000000-0-1")).expect("held");
+        cgroups.sweep();
+        assert!(tree.path().join("pathbox-4000000-0-1").exists());
+        assert!(!tree.path().join("pathbox-4000000-0-2").exists());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::limits::Scan;
 use super::seccomp::Filters;
-use super::{Isolation, SandboxLimits, landlock, limits, mounts, namespaces, policy, sys};
+use super::{Isolation, SandboxLimits, cause, landlock, limits, mounts, namespaces, policy, sys};
 use crate::host::agent::init::{self, Place, Tools};
 use crate::host::agent::protocol::{Failure, FromAgent};
 
@@ -104,7 +104,7 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<Tools, Failed> {
             limits::apply(plan.limits, 0, plan.most_files).at("setting limits")?;
             sys::no_new_privileges().at("setting no-new-privileges")?;
             landlock::second_lock()
-                .map_err(|error| Failed("restricting files with Landlock", io::Error::other(error)))?;
+                .map_err(|error| Failed("restricting files with Landlock", cause(error)))?;
             // Stays open, and with it the mount, as long as this process lives.
             let proc = format!("/proc/self/fd/{}", proc.into_raw_fd());
             let memory = (!plan.has_group).then_some(plan.limits.memory_bytes);
@@ -126,7 +126,7 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<Tools, Failed> {
             sys::no_new_privileges().at("setting no-new-privileges")?;
             if plan.isolation == Isolation::Landlock {
                 landlock::restrict(plan.read_only, &[&place.home, &place.tmp])
-                    .map_err(|error| Failed("restricting files with Landlock", io::Error::other(error)))?;
+                    .map_err(|error| Failed("restricting files with Landlock", cause(error)))?;
             }
             (place, None, oom_score, watcher)
         }
@@ -136,7 +136,7 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<Tools, Failed> {
     sys::no_new_privileges().at("setting no-new-privileges")?;
     sys::set_dumpable(false).at("hiding from other processes")?;
     if let Some(filters) = plan.filters {
-        filters.load().map_err(io::Error::other).at("loading the system call filter")?;
+        filters.load().map_err(cause).at("loading the system call filter")?;
     }
     Ok(Tools { place, scan, oom_score, watcher, scope })
 }

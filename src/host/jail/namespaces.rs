@@ -2,11 +2,11 @@
 //! objects it may hold.
 
 use std::fs::{self, File};
-use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::io::{Error, ErrorKind, Result, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-use super::{policy, sys};
+use super::{claim, policy, sys};
 
 /// The first of the users that sandboxes of a privileged host run as, where the machine has all users. Above what
 /// `useradd` hands out as subordinate ids, and what systemd takes for containers.
@@ -64,9 +64,7 @@ impl Users {
 
     fn take(first: u32, blocks: u32, size: u32) -> Result<Self> {
         // Two spawners that do not see each other's sockets (two containers) are unlikely to begin at one place.
-        let mut random = [0; 4];
-        File::open("/dev/urandom")?.read_exact(&mut random)?;
-        let begin = u32::from_ne_bytes(random);
+        let begin = claim::random()?;
         for n in 0..blocks.min(10_000) {
             let block = begin.wrapping_add(n) % blocks;
             let start = first + block * size;

@@ -67,9 +67,9 @@ pub(crate) fn run() -> io::Result<()> {
         }),
         try_out("system call filter", true, || {
             in_namespaces(0, &users, || {
-                let filters = seccomp::Filters::build(seccomp::Variant::default()).map_err(Error::other)?;
+                let filters = seccomp::Filters::build(seccomp::Variant::default()).map_err(super::cause)?;
                 sys::no_new_privileges()?;
-                filters.load().map_err(Error::other)
+                filters.load().map_err(super::cause)
             })
         }),
         try_out("an overlay of its own for each shared tree (without: no watching of files)", false, || {
@@ -81,7 +81,7 @@ pub(crate) fn run() -> io::Result<()> {
         try_out("Landlock (only for the tier of that name)", false, || {
             in_namespaces(0, &users, || {
                 sys::no_new_privileges()?;
-                super::landlock::restrict(&[], &[]).map_err(Error::other)
+                super::landlock::restrict(&[], &[]).map_err(super::cause)
             })
         }),
     ];

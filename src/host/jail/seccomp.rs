@@ -72,23 +72,34 @@ impl Filters {
 
 /// Arguments that are answered as if they did not exist.
 fn unknown_arguments() -> Result<Rules, seccompiler::BackendError> {
-    const F_OFD: [i32; 3] = [36, 37, 38];
-    const F_SETLEASE: i32 = 1024;
-    const F_NOTIFY: i32 = 1026;
     const RWF_NOWAIT: u64 = 8;
-    // Locks of open files are counted nowhere and listed for the whole machine; a lease holds up anyone else who opens the
-    // file; a notification is a watch.
-    let fcntl = F_OFD
-        .iter()
-        .chain(&[F_SETLEASE, F_NOTIFY])
-        .map(|command| rule(vec![when(1, Op::Eq, *command as u64)?]))
-        .collect::<Result<_, _>>()?;
+    let fcntl = vec![none_of(1, FCNTL)?];
+    let prctl = vec![none_of(0, PRCTL)?];
     // Tells whether someone else has read a file a moment ago.
     let preadv2 = vec![rule(vec![when(5, Op::MaskedEq(RWF_NOWAIT), RWF_NOWAIT)?])?];
     // A table of descriptors that no look at the process shows.
     let close_range = vec![rule(vec![when(2, Op::MaskedEq(2), 2)?])?];
+    // Of the internet families only TCP and UDP: each other protocol is a parser of its own, and some a module that the kernel
+    // loads for anyone who asks.
+    let mut socket = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let of = |mut conditions: Vec<SeccompCondition>| {
+            conditions.push(when(0, Op::Eq, family as u64)?);
+            rule(conditions)
+        };
+        let protocols = [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP];
+        socket.push(of(protocols
+            .iter()
+            .map(|known| when(2, Op::Ne, *known as u64))
+            .collect::<Result<_, _>>()?)?);
+        for kind in [4, 8] {
+            socket.push(of(vec![when(1, Op::MaskedEq(kind), kind)?])?);
+        }
+    }
     Ok(BTreeMap::from([
         (libc::SYS_fcntl, fcntl),
+        (libc::SYS_prctl, prctl),
+        (libc::SYS_socket, socket),
         (libc::SYS_preadv2, preadv2),
         (libc::SYS_close_range, close_range),
     ]))
@@ -130,6 +141,8 @@ fn refused_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
         REFUSED.iter().flat_map(|(_, calls)| calls.iter()).map(|call| (*call, vec![])).collect();
     calls.insert(libc::SYS_clone, refused_clones()?);
     calls.insert(libc::SYS_socket, refused_sockets(variant)?);
+    // A pair of another family fails only after its sockets have been made.
+    calls.insert(libc::SYS_socketpair, vec![rule(vec![when(0, Op::Ne, libc::AF_UNIX as u64)?])?]);
 
     // Both push characters into a terminal as if someone had typed them.
     let ioctl = [libc::TIOCSTI, libc::TIOCLINUX]
@@ -145,18 +158,13 @@ fn refused_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
             .map(|option| rule(vec![when(1, Op::Eq, libc::SOL_SOCKET as u64)?, when(2, Op::Eq, *option)?]))
             .collect::<Result<_, _>>()?;
     let mut options: Vec<SeccompRule> = options;
-    // There are 4,096 labels on the machine.
-    options
-        .push(rule(vec![when(1, Op::Eq, libc::IPPROTO_IPV6 as u64)?, when(2, Op::Eq, IPV6_FLOWLABEL_MGR)?])?);
+    // There are 4,096 labels on the machine; the other puts a parser of its own (TLS and others) on a connection.
+    for (level, option) in [(libc::IPPROTO_IPV6, IPV6_FLOWLABEL_MGR), (libc::IPPROTO_TCP, TCP_ULP)] {
+        options.push(rule(vec![when(1, Op::Eq, level as u64)?, when(2, Op::Eq, option)?])?);
+    }
     calls.insert(libc::SYS_setsockopt, options);
     // Further filters of its own are such programs as well.
     calls.insert(libc::SYS_seccomp, vec![]);
-    // A group of its own for the scheduler keeps all others off the other half of a processor's core.
-    let prctl = [libc::PR_SET_SECCOMP, libc::PR_SCHED_CORE]
-        .iter()
-        .map(|option| rule(vec![when(0, Op::Eq, *option as u64)?]))
-        .collect::<Result<_, _>>()?;
-    calls.insert(libc::SYS_prctl, prctl);
     // Huge pages come out of a pool of the machine's.
     calls.insert(libc::SYS_mmap, vec![masked(3, libc::MAP_HUGETLB as u64)?]);
     calls.insert(libc::SYS_shmget, vec![masked(2, SHM_HUGETLB)?]);
@@ -174,8 +182,8 @@ fn refused_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
     }
     if variant.no_namespaces {
         calls.extend(IPC.iter().map(|call| (*call, vec![])));
-        calls.extend(refused_to_others()?);
     }
+    calls.extend(refused_to_others(variant)?);
     if variant.no_groups {
         for call in [libc::SYS_memfd_create, libc::SYS_shmget, libc::SYS_semget, libc::SYS_msgget] {
             calls.insert(call, vec![]);
@@ -220,9 +228,16 @@ fn refused_sockets(variant: Variant) -> Result<Vec<SeccompRule>, seccompiler::Ba
     Ok(vec![rule(other)?, rule(vec![netlink, not_route])?])
 }
 
-/// With another process's number these change that process, when it is of the same user: a CPU limit of zero
-/// ends the host as surely as a signal. Zero means the caller.
-fn refused_to_others() -> Result<Rules, seccompiler::BackendError> {
+/// With another process's number these change that process, when it is of the same user. Zero means the caller.
+///
+/// With namespaces the agent alone is not the sandbox's own: without descriptors or processor time it counts no memory.
+/// Without them the host is in reach: a CPU limit of zero ends it as surely as a signal.
+fn refused_to_others(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
+    const AGENT: u64 = 1;
+    let other = |argument| match variant.no_namespaces {
+        true => when(argument, Op::Ne, 0),
+        false => when(argument, Op::Eq, AGENT),
+    };
     let mut calls = Rules::new();
     for call in [
         libc::SYS_prlimit64,
@@ -231,10 +246,11 @@ fn refused_to_others() -> Result<Rules, seccompiler::BackendError> {
         libc::SYS_sched_setscheduler,
         libc::SYS_sched_setattr,
     ] {
-        calls.insert(call, vec![rule(vec![when(0, Op::Ne, 0)?])?]);
+        calls.insert(call, vec![rule(vec![other(0)?])?]);
     }
+    // Groups and users hold other processes.
     for (call, kind) in [(libc::SYS_setpriority, libc::PRIO_PROCESS as u64), (libc::SYS_ioprio_set, 1)] {
-        calls.insert(call, vec![rule(vec![when(0, Op::Ne, kind)?])?, rule(vec![when(1, Op::Ne, 0)?])?]);
+        calls.insert(call, vec![rule(vec![when(0, Op::Ne, kind)?])?, rule(vec![other(1)?])?]);
     }
     Ok(calls)
 }
@@ -243,6 +259,84 @@ fn masked(argument: u8, bits: u64) -> Result<SeccompRule, seccompiler::BackendEr
     rule(vec![when(argument, Op::MaskedEq(bits), bits)?])
 }
 
+/// Matches an argument that is not on the list, such as one that a newer kernel brings.
+fn none_of(argument: u8, known: &[i32]) -> Result<SeccompRule, seccompiler::BackendError> {
+    rule(known.iter().map(|known| when(argument, Op::Ne, *known as u64)).collect::<Result<_, _>>()?)
+}
+
+/// Commands on descriptors. Not among them: locks of open files, which are counted nowhere and listed for the whole machine;
+/// leases, which hold up anyone else who opens the file; notifications, which are watches.
+const FCNTL: &[i32] = &[
+    libc::F_DUPFD,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_SETOWN,
+    libc::F_GETOWN,
+    F_SETSIG,
+    F_GETSIG,
+    F_SETOWN_EX,
+    F_GETOWN_EX,
+    libc::F_GETLEASE,
+    F_DUPFD_QUERY,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_SETPIPE_SZ,
+    libc::F_GETPIPE_SZ,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
+];
+
+/// Options of a process that change that process alone. Not among them: filters of its own; a group of its own for the
+/// scheduler, which keeps all others off the other half of a processor's core; a table of its own for futexes, up to 2 GiB
+/// that no process is seen to have; names of maps, which are counted nowhere.
+const PRCTL: &[i32] = &[
+    libc::PR_SET_PDEATHSIG,
+    libc::PR_GET_PDEATHSIG,
+    libc::PR_SET_DUMPABLE,
+    libc::PR_GET_DUMPABLE,
+    libc::PR_SET_KEEPCAPS,
+    libc::PR_GET_KEEPCAPS,
+    libc::PR_SET_NAME,
+    libc::PR_GET_NAME,
+    libc::PR_GET_SECCOMP,
+    libc::PR_CAPBSET_READ,
+    libc::PR_CAPBSET_DROP,
+    libc::PR_GET_TSC,
+    libc::PR_GET_SECUREBITS,
+    libc::PR_SET_TIMERSLACK,
+    libc::PR_GET_TIMERSLACK,
+    libc::PR_SET_CHILD_SUBREAPER,
+    libc::PR_GET_CHILD_SUBREAPER,
+    libc::PR_SET_NO_NEW_PRIVS,
+    libc::PR_GET_NO_NEW_PRIVS,
+    libc::PR_SET_THP_DISABLE,
+    libc::PR_GET_THP_DISABLE,
+    libc::PR_CAP_AMBIENT,
+    libc::PR_GET_SPECULATION_CTRL,
+    libc::PR_SET_SPECULATION_CTRL,
+    // Of arm64: lengths of vectors, keys of signed pointers, tagged addresses.
+    50,
+    51,
+    54,
+    55,
+    56,
+    63,
+    64,
+    // Maps that can no longer be made executable.
+    65,
+    66,
+];
+
+const F_SETSIG: i32 = 10;
+const F_GETSIG: i32 = 11;
+const F_SETOWN_EX: i32 = 15;
+const F_GETOWN_EX: i32 = 16;
+const F_DUPFD_QUERY: i32 = 1027;
+const TCP_ULP: u64 = 31;
 const SO_ATTACH_FILTER: u64 = 26;
 const SO_ATTACH_BPF: u64 = 50;
 const SO_ATTACH_REUSEPORT_CBPF: u64 = 51;

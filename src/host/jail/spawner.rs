@@ -5,6 +5,7 @@
 //! every sandbox is killed and cleaned up before this process ends.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use super::child::{self, Plan};
 use super::namespaces::Users;
 use super::seccomp::{Filters, Variant};
 use super::sys::{self, Forked};
-use super::{Control, Isolation, SandboxLimits, landlock, mounts, namespaces, passes, probe};
+use super::{Control, Isolation, SandboxLimits, cause, claim, landlock, mounts, namespaces, passes, probe};
 
 /// Longest message either way.
 pub(crate) const MAX_MESSAGE: usize = 64 * 1024;
@@ -121,8 +122,11 @@ struct Spawner {
     /// The most descriptors that a process of a sandbox may have.
     most_files: u32,
     sandboxes: BTreeMap<u32, Sandbox>,
-    /// Of sandboxes that have ended, whose files are being removed.
-    removals: Vec<(u32, End, Removal)>,
+    /// Of sandboxes that have ended, or were left by a killed host: files that are being removed, and the report that waits
+    /// for it.
+    removals: Vec<(Option<Reply>, Removal)>,
+    /// What the names of groups and directories begin with.
+    prefix: String,
     made: u32,
     /// What could not be reported yet for lack of memory.
     outbox: VecDeque<Reply>,
@@ -132,8 +136,9 @@ struct Sandbox {
     pid: i32,
     pidfd: OwnedFd,
     index: u32,
-    group: Option<Group>,
-    scratch: Option<PathBuf>,
+    /// Both with what holds them.
+    group: Option<(Group, File)>,
+    scratch: Option<(PathBuf, File)>,
 }
 
 /// A step that failed.
@@ -232,7 +237,6 @@ impl Spawner {
         if !namespaces {
             sys::adopt_orphans().map_err(|error| ("adopting orphans", error))?;
         }
-        sweep_scratch();
         let this = sys::pidfd_open(std::process::id() as i32)
             .map_err(|error| ("opening a process descriptor", error))?;
         let users = Users::claim().map_err(|error| ("choosing user ids", namespaces::no_users(error)))?;
@@ -241,8 +245,7 @@ impl Spawner {
         let filters = match isolation {
             Isolation::None => None,
             _ => Some(
-                Filters::build(variant)
-                    .map_err(|error| ("building the system call filter", io::Error::other(error)))?,
+                Filters::build(variant).map_err(|error| ("building the system call filter", cause(error)))?,
             ),
         };
         let mut processors = sys::processors().unwrap_or_default();
@@ -264,7 +267,8 @@ impl Spawner {
             // Processes of one user may have as many in flight as one of them may have open, and one message more.
             most_files: u32::try_from(open_files / 2).unwrap_or(u32::MAX).saturating_sub(300).max(64),
             sandboxes: BTreeMap::new(),
-            removals: Vec::new(),
+            removals: sweep_scratch().into_iter().map(|removal| (None, removal)).collect(),
+            prefix: claim::prefix().map_err(|error| ("choosing names", error))?,
             made: 0,
             outbox: VecDeque::new(),
         })
@@ -275,7 +279,7 @@ impl Spawner {
         loop {
             let mut fds = vec![sys::poll_fd(&self.host, true, false), sys::poll_fd(parent, true, false)];
             fds.extend(self.sandboxes.values().map(|sandbox| sys::poll_fd(&sandbox.pidfd, true, false)));
-            fds.extend(self.removals.iter().map(|(_, _, removal)| sys::poll_fd(&removal.pidfd, true, false)));
+            fds.extend(self.removals.iter().map(|(_, removal)| sys::poll_fd(&removal.pidfd, true, false)));
             let patience = if self.outbox.is_empty() { -1 } else { A_MOMENT_MS };
             if sys::poll(&mut fds, patience).is_err() {
                 // For lack of memory. What is ready shows the next time.
@@ -288,9 +292,9 @@ impl Spawner {
             let ids: Vec<u32> = self.sandboxes.keys().copied().collect();
             let (sandboxes, removals) = fds[2..].split_at(ids.len());
             let mut removed = removals.iter().map(|fd| fd.revents != 0);
-            for (id, end, removal) in self.removals.extract_if(.., |_| removed.next() == Some(true)) {
+            for (report, removal) in self.removals.extract_if(.., |_| removed.next() == Some(true)) {
                 removal.wait();
-                self.outbox.push_back(Reply::Ended { id, end });
+                self.outbox.extend(report);
             }
             for (id, _) in ids.iter().zip(sandboxes).filter(|(_, fd)| fd.revents != 0) {
                 self.finish(*id);
@@ -319,7 +323,8 @@ impl Spawner {
         all.extend(read_only);
         let failed = match self.make(limits, &all) {
             Ok((sandbox, socket)) => {
-                let spawned = Reply::Spawned { id, group: sandbox.group.clone() };
+                let spawned =
+                    Reply::Spawned { id, group: sandbox.group.as_ref().map(|(group, _)| group.clone()) };
                 let sent = reply(&self.host, &spawned, &[socket.as_fd(), sandbox.pidfd.as_fd()]);
                 match sent {
                     Ok(()) => {
@@ -354,8 +359,7 @@ impl Spawner {
     fn make(&mut self, limits: &SandboxLimits, read_only: &[PathBuf]) -> Result<(Sandbox, OwnedFd), Failed> {
         let at = |step| move |error| (step, error);
         let index = self.free_index();
-        let name = format!("pathbox-{}-{}", std::process::id(), self.made);
-        // Also when it fails: a name that someone has taken in /tmp is not tried again.
+        let name = format!("{}-{}", self.prefix, self.made);
         self.made += 1;
         let user = self.users.of(index);
         let (ours, theirs) = sys::packet_pair().map_err(at("making a socket"))?;
@@ -368,13 +372,14 @@ impl Spawner {
         let group = match &self.cgroups {
             Cgroups::None => None,
             cgroups => Some(cgroups.create(&name, limits).map_err(|error| {
-                remove_scratch(scratch.clone(), user);
+                remove_scratch(path_of(&scratch), user);
                 ("making a control group", error)
             })?),
         };
-        let fork_into = group.as_ref().and_then(Group::to_fork_into);
+        let fork_into =
+            group.as_ref().filter(|(group, _)| group.can_be_forked_into()).map(|(_, held)| held.as_fd());
         let namespaces = if self.isolation == Isolation::Namespaces { sys::NAMESPACES } else { 0 };
-        let (pid, pidfd, in_group) = match sys::fork(namespaces, fork_into.as_ref().map(AsFd::as_fd)) {
+        let (pid, pidfd, in_group) = match sys::fork(namespaces, fork_into) {
             Ok(Forked::Parent { pid, pidfd, in_group }) => (pid, pidfd, in_group),
             Ok(Forked::Child) => {
                 drop(set_go);
@@ -385,7 +390,7 @@ impl Spawner {
                     filters: self.filters.as_ref(),
                     go,
                     spawner: &self.this,
-                    scratch: scratch.as_deref(),
+                    scratch: scratch.as_ref().map(|(path, _)| path.as_path()),
                     user,
                     has_group: group.is_some(),
                     overlay: self.overlay,
@@ -396,10 +401,10 @@ impl Spawner {
                 child::run(plan, theirs)
             }
             Err(error) => {
-                if let Some(group) = group {
+                if let Some((group, _)) = group {
                     let _ = group.remove();
                 }
-                remove_scratch(scratch.clone(), user);
+                remove_scratch(path_of(&scratch), user);
                 return Err(("making namespaces", error));
             }
         };
@@ -420,7 +425,7 @@ impl Spawner {
         mut go: &io::PipeWriter,
     ) -> Result<(), Failed> {
         let at = |step| move |error| (step, error);
-        if let Some(group) = sandbox.group.as_ref().filter(|_| !in_group) {
+        if let Some((group, _)) = sandbox.group.as_ref().filter(|_| !in_group) {
             group.enter(sandbox.pid).map_err(at("entering the control group"))?;
         }
         if self.isolation == Isolation::Namespaces {
@@ -450,10 +455,10 @@ impl Spawner {
     /// gone. Programs decide how long that takes, so nothing else waits for it.
     fn finish(&mut self, id: u32) {
         let Some(sandbox) = self.sandboxes.remove(&id) else { return };
-        let end = self.reap(&sandbox);
-        match Removal::begin(sandbox.scratch, self.users.of(sandbox.index)) {
-            Some(removal) => self.removals.push((id, end, removal)),
-            None => self.outbox.push_back(Reply::Ended { id, end }),
+        let report = Reply::Ended { id, end: self.reap(&sandbox) };
+        match Removal::begin(path_of(&sandbox.scratch), self.users.of(sandbox.index)) {
+            Some(removal) => self.removals.push((Some(report), removal)),
+            None => self.outbox.push_back(report),
         }
     }
 
@@ -464,7 +469,7 @@ impl Spawner {
         for (_, sandbox) in std::mem::take(&mut self.sandboxes) {
             self.destroy(sandbox);
         }
-        for (_, _, removal) in self.removals.drain(..) {
+        for (_, removal) in self.removals.drain(..) {
             removal.wait();
         }
     }
@@ -472,7 +477,7 @@ impl Spawner {
     /// Removes everything of a sandbox that never ran a program, or of one whose host is gone.
     fn destroy(&self, sandbox: Sandbox) {
         self.reap(&sandbox);
-        remove_scratch(sandbox.scratch, self.users.of(sandbox.index));
+        remove_scratch(path_of(&sandbox.scratch), self.users.of(sandbox.index));
     }
 
     /// Ends every process of a sandbox; returns how it ended.
@@ -483,7 +488,7 @@ impl Spawner {
             self.kill_orphans();
         }
         let mut end = End::default();
-        if let Some(group) = &sandbox.group {
+        if let Some((group, _)) = &sandbox.group {
             end = End {
                 oom: group.oom_kills() > 0,
                 peak_bytes: group.peak_bytes(),
@@ -503,7 +508,7 @@ impl Spawner {
             let children = children.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
             let is_ours = |pid: &i32| {
                 self.sandboxes.values().any(|sandbox| sandbox.pid == *pid)
-                    || self.removals.iter().any(|(_, _, removal)| removal.child.id() as i32 == *pid)
+                    || self.removals.iter().any(|(_, removal)| removal.child.id() as i32 == *pid)
             };
             let orphans: Vec<i32> = children.filter(|pid| !is_ours(pid)).collect();
             if orphans.is_empty() {
@@ -523,14 +528,14 @@ impl Sandbox {
     /// Kills it. Frozen processes in a control group must be thawed to be killed.
     fn strike(&self) {
         let _ = sys::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
-        if let Some(group) = &self.group {
+        if let Some((group, _)) = &self.group {
             let _ = group.freeze(false);
         }
     }
 }
 
 /// A directory on disk for a sandbox without mounts of its own.
-fn make_scratch(name: &str, (uid, gid): (u32, u32)) -> io::Result<PathBuf> {
+fn make_scratch(name: &str, (uid, gid): (u32, u32)) -> io::Result<(PathBuf, File)> {
     use std::os::unix::fs::{DirBuilderExt, chown};
     let scratch = Path::new("/tmp").join(name);
     let make = |path: &Path| {
@@ -539,15 +544,21 @@ fn make_scratch(name: &str, (uid, gid): (u32, u32)) -> io::Result<PathBuf> {
     };
     make(&scratch)?;
     let inside = make(&scratch.join("home")).and_then(|()| make(&scratch.join("tmp")));
-    if let Err(error) = inside {
-        remove_scratch(Some(scratch), (uid, gid));
-        return Err(error);
+    match inside.and_then(|()| claim::hold(&scratch)) {
+        Ok(held) => Ok((scratch, held)),
+        Err(error) => {
+            remove_scratch(Some(scratch), (uid, gid));
+            Err(error)
+        }
     }
-    Ok(scratch)
+}
+
+fn path_of(scratch: &Option<(PathBuf, File)>) -> Option<PathBuf> {
+    scratch.as_ref().map(|(path, _)| path.clone())
 }
 
 /// A scratch directory that is being removed, as its owner and by another process: a hostile tree can exhaust the process that
-/// walks it. Directories that were closed to their owner are opened first.
+/// walks it, and it can be so deep that no path leads to its end. Directories that were closed to their owner are opened first.
 struct Removal {
     scratch: PathBuf,
     child: Child,
@@ -558,7 +569,7 @@ impl Removal {
     /// `None`: there is nothing to remove, or no process to be had for it.
     fn begin(scratch: Option<PathBuf>, (uid, gid): (u32, u32)) -> Option<Self> {
         use std::os::unix::process::CommandExt;
-        const SCRIPT: &str = "find \"$@\" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf -- \"$@\"";
+        const SCRIPT: &str = "chmod -R u+rwx -- \"$@\"; rm -rf -- \"$@\"";
         let scratch = scratch?;
         let mut command = Command::new("/bin/sh");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -589,17 +600,17 @@ fn remove_scratch(scratch: Option<PathBuf>, user: (u32, u32)) {
     }
 }
 
-/// Removes what a killed host left behind.
-fn sweep_scratch() {
+/// Begins to remove what a killed host left behind. Any user of the machine may give a directory such a name, so an ordinary
+/// user removes its own only.
+fn sweep_scratch() -> Vec<Removal> {
     use std::os::unix::fs::MetadataExt;
-    for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let spawner = name.to_str().and_then(|name| name.strip_prefix("pathbox-")?.split('-').next());
-        let is_left =
-            spawner.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists());
-        let Ok(metadata) = entry.path().symlink_metadata() else { continue };
-        if is_left && metadata.is_dir() && entry.path().join("home").is_dir() {
-            remove_scratch(Some(entry.path()), (metadata.uid(), metadata.gid()));
-        }
-    }
+    let own = sys::ids().0;
+    let entries = std::fs::read_dir("/tmp").into_iter().flatten().flatten();
+    let left = entries.filter(|entry| claim::is_name(&entry.file_name())).filter_map(|entry| {
+        let metadata = entry.path().symlink_metadata().ok()?;
+        let is_ours = metadata.is_dir() && (own == 0 || metadata.uid() == own);
+        let is_left = is_ours && claim::hold(&entry.path()).is_ok();
+        Removal::begin(is_left.then(|| entry.path()), (metadata.uid(), metadata.gid()))
+    });
+    left.collect()
 }

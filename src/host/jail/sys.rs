@@ -368,7 +368,8 @@ pub(crate) fn before_exec(command: &mut Command, plan: BeforeExec) {
             if plan.terminal {
                 check(libc::ioctl(0, libc::TIOCSCTTY, 0))?;
             }
-            for signal in [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // Those too that what started the host had ignored. The numbers that cannot be set are skipped by the kernel.
+            for signal in 1..=64 {
                 libc::signal(signal, libc::SIG_DFL);
             }
             if plan.nice > 0 {

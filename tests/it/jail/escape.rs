@@ -20,6 +20,10 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("clone3", "ENOSYS"), // so that a C library takes `clone`, whose flags can be looked at
     ("x32_getpid", "ENOSYS"),
     ("int_0x80_getpid", "SIGSYS"),
+    ("socket_raw_inet", "EINVAL"),
+    ("socket_mptcp", "EINVAL"),
+    ("socket_udplite", "EINVAL"),
+    ("socket_sctp", "EINVAL"),
     ("setuid_0", "EINVAL"), // there is no such user inside
     ("negative_nice", "EACCES"),
     ("oom_score", "EROFS"),
@@ -49,6 +53,9 @@ const MAY_BE_MISSING: &[&str] = &[
     "socket_bluetooth",
     "socket_xdp",
     "socket_vsock",
+    "socket_mptcp",
+    "socket_udplite",
+    "socket_sctp",
     "x32_getpid",
     "int_0x80_getpid",
     "write_sysrq-trigger",

@@ -147,7 +147,21 @@ fill(lambda n: s.setsockopt(socket.SOL_SOCKET, 26, p) or 0, 3)
     Abuse {
         name: "system call filters",
         code: "fill(lambda n: libc.prctl(22, 2, 0, 0, 0), 3)",
-        ends: &[("EPERM", 0)],
+        ends: &[("EINVAL", 0)],
+    },
+    Abuse {
+        name: "tables of futexes",
+        code: "fill(lambda n: libc.prctl(78, 1, 1 << 20, 0, 0), 1)",
+        ends: &[("EINVAL", 0)],
+    },
+    Abuse {
+        name: "names of maps",
+        code: r"
+page = mmap.mmap(-1, 4096, flags=0x22)
+where = ctypes.c_ulong(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+fill(lambda n: libc.prctl(0x53564d41, 0, where, ctypes.c_ulong(4096), b'name'), 1)
+",
+        ends: &[("EINVAL", 0)],
     },
     Abuse {
         name: "pinned pages",
@@ -221,7 +235,7 @@ done('all', queued >> 20)
     Abuse {
         name: "halves of a processor's core",
         code: "fill(lambda n: libc.prctl(62, 1, 0, 0, 0), 1)",
-        ends: &[("EPERM", 0)],
+        ends: &[("EINVAL", 0)],
     },
     Abuse {
         name: "flow labels",

@@ -186,8 +186,10 @@ def int_0x80_getpid():
 # 8. socket families
 for family, kind, protocol, label in [(40, 1, 0, "vsock"), (17, 3, 0, "packet"), (38, 5, 0, "alg"), (15, 3, 2, "key"),
                                       (44, 3, 0, "xdp"), (16, 3, 12, "netfilter"), (16, 3, 9, "audit"),
-                                      (16, 3, 15, "uevent"), (31, 3, 1, "bluetooth")]:
+                                      (16, 3, 15, "uevent"), (31, 3, 1, "bluetooth"), (2, 1, 262, "mptcp"),
+                                      (10, 2, 136, "udplite"), (2, 5, 0, "sctp")]:
     probes["socket_" + label] = lambda f=family, k=kind, p=protocol: socket.socket(f, k, p)
+probes["socketpair_netlink"] = lambda: socket.socketpair(16, 3)
 probes["socket_raw_inet"] = lambda: socket.socket(2, 3, 1)
 
 
@@ -226,6 +228,37 @@ def negative_nice():
 @probe
 def real_time():
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+
+
+def of_the_first_process(change):
+    """What belongs to the same user, and is no one's own."""
+    probes["first_process_" + change.__name__] = lambda: change(1 if INSIDE else os.getppid())
+
+
+@of_the_first_process
+def limits(pid):
+    import resource
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, resource.prlimit(pid, resource.RLIMIT_NOFILE))
+
+
+@of_the_first_process
+def scheduler(pid):
+    os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+
+
+@of_the_first_process
+def processors(pid):
+    os.sched_setaffinity(pid, os.sched_getaffinity(0))
+
+
+@of_the_first_process
+def priority(pid):
+    os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid))
+
+
+@probe
+def priority_of_all():
+    os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_USER, 0))
 
 
 @probe
