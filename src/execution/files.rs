@@ -208,6 +208,9 @@ pub enum FileProblem {
     /// The guard would have to replace something in a format in which nothing can be.
     #[error("the file holds personal data or secrets, and in its format they cannot be replaced")]
     Holds,
+    /// The address of an upload has been used for another file.
+    #[error("this address has taken another file")]
+    Taken,
     /// Uploads that are not complete hold too much.
     #[error("the tenant's uploads that are not complete hold {MAX_UPLOADING} bytes, the most they may")]
     Uploads,
@@ -229,6 +232,7 @@ impl FileProblem {
             | Self::Forbidden
             | Self::DiskFull
             | Self::NoFiles
+            | Self::Taken
             | Self::Changed(_) => ErrorCode::InvalidArgument,
         }
     }
@@ -245,6 +249,7 @@ impl FileProblem {
             Self::Uploads => {
                 "Complete one (POST with `?parts=N`), or try again later: parts go half an hour after they were sent."
             }
+            Self::Taken => "Request a new address for this one.",
             Self::Changed(_) => "Get it, then put with its current version.",
             Self::Opaque => {
                 "Write it in the sandbox as text, CSV, JSON, HTML, xlsx, docx, zip, SQLite, npy, PNG, JPEG, GIF, WebP or PDF; \
@@ -526,6 +531,25 @@ impl Files {
     /// secret gives the secret away.
     fn digest(&self, key: &ContextKey) -> Sha256 {
         Sha256::new_with_prefix(self.0.parts.handles.placeholder_key(key))
+    }
+
+    /// The version that a content will have in a context.
+    pub(super) async fn version_of(
+        &self,
+        key: &ContextKey,
+        content: Content,
+    ) -> Result<String, ExecutionError> {
+        let mut digest = self.digest(key);
+        let read = tokio::task::spawn_blocking(move || content.digest(&mut digest).map(|()| version(digest)));
+        read.await.map_err(|error| ExecutionError::of_task(&error))?.map_err(|error| {
+            tracing::warn!(%error, "an upload could not be read again");
+            ExecutionError::File(FileProblem::NotKept)
+        })
+    }
+
+    /// A path as it may be shown to the caller.
+    pub(super) fn shown(&self, call: &Call, path: &FilePath) -> Sanitized<String> {
+        self.0.guard_for(call).line(path.as_str())
     }
 }
 

@@ -17,9 +17,10 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{Clock, ContextKey, ConversationId, ExecutionId, Owner, PathId, SessionFact, TenantId};
+use crate::guard::Sanitized;
 use crate::objects::ObjectError;
 
-use super::files::{Content, FileAction, FilePath, FileProblem, Filed, Files, MAX_FILE_BYTES};
+use super::files::{Content, FileAction, FileAnswer, FilePath, FileProblem, Files, MAX_FILE_BYTES};
 use super::outputs::Upload;
 use super::{Call, Core, ExecutionError, Requester};
 
@@ -29,8 +30,10 @@ pub const MAX_PARTS: usize = 1000;
 pub const MAX_UPLOADING: u64 = 4 * MAX_FILE_BYTES;
 /// How long an address is good for.
 pub const LIFE: TimeDelta = TimeDelta::minutes(15);
-/// The fact that an address was used.
+/// The fact that an address was used; of an upload, for which version.
 const USED: &str = "used";
+/// The fact that an upload was put into the sandbox.
+const STORED: &str = "stored";
 const NONCE: usize = 24;
 const MAX_LEN: usize = 4096;
 
@@ -111,6 +114,21 @@ pub struct Ticket {
     name: [u8; 32],
 }
 
+/// An upload that was put into the sandbox.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// The path, as it may be shown.
+    pub path: Sanitized<String>,
+    /// The file's length.
+    pub bytes: u64,
+    /// Its version.
+    pub version: String,
+    /// The version that was there before.
+    pub replaced: Option<String>,
+    /// How many parts it came in; 0 when it came whole.
+    pub parts: usize,
+}
+
 /// Makes addresses and serves them. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Transfers(pub(super) Arc<Core>);
@@ -156,7 +174,7 @@ impl Transfers {
         Some(Ticket { way: sealed.way, requester, key, id: sealed.id, name: Sha256::digest(token).into() })
     }
 
-    /// Uses an address up. `false`: someone has before.
+    /// Uses an address of a download up. `false`: someone has before.
     ///
     /// # Errors
     /// The store's.
@@ -183,18 +201,56 @@ impl Transfers {
         self.0.outputs().scratch()
     }
 
-    /// Puts what has come into the sandbox. The address must have been used up.
+    /// Puts what has come into the sandbox, and uses the address up for it: the same content is stored once, however often it
+    /// comes, and another one is refused.
     ///
     /// # Errors
-    /// As [`Files::run`].
-    pub async fn put(&self, ticket: &Ticket, file: File, bytes: u64) -> Result<Filed, ExecutionError> {
-        let Way::In(path) = &ticket.way else { return Err(ExecutionError::File(FileProblem::WrongKind)) };
-        let path =
-            FilePath::parse(path.as_str()).map_err(|_| ExecutionError::File(FileProblem::WrongKind))?;
+    /// [`FileProblem::Taken`], and as [`Files::run`].
+    pub async fn put(
+        &self,
+        ticket: &Ticket,
+        (file, bytes): (File, u64),
+        parts: usize,
+    ) -> Result<Stored, ExecutionError> {
+        let (files, content) = (Files(Arc::clone(&self.0)), Content::File(Arc::new(file), bytes));
+        let version = files.version_of(&ticket.key, content.clone()).await?;
+        let used = SessionFact { session: ticket.name, fact: USED.to_owned(), value: version.clone() };
+        if self.0.store().note_session(&used).await? != version {
+            return Err(ExecutionError::File(FileProblem::Taken));
+        }
+        if let Some(stored) = self.stored(ticket).await? {
+            return Ok(stored);
+        }
         let call = Call::on(ticket.key.clone(), ticket.requester.clone());
-        let content = Content::File(Arc::new(file), bytes);
-        let action = FileAction::Put { path, content, expected: None };
-        Files(Arc::clone(&self.0)).run(call, action, CancellationToken::new()).await
+        let action = FileAction::Put { path: ticket.path()?, content, expected: None };
+        let filed = files.run(call, action, CancellationToken::new()).await?;
+        let FileAnswer::Put { version, replaced } = filed.answer else {
+            return Err(ExecutionError::Internal("a file was put, and something else came of it".into()));
+        };
+        let value = format!("{parts}/{bytes}/{}", replaced.as_deref().unwrap_or_default());
+        let fact = SessionFact { session: ticket.name, fact: STORED.to_owned(), value };
+        if let Err(error) = self.0.store().note_session(&fact).await {
+            tracing::warn!(%error, "an upload was stored, and its address does not know it: the same file would be put again");
+        }
+        Ok(Stored { path: filed.path, bytes, version, replaced, parts })
+    }
+
+    /// What has been stored by an address.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn stored(&self, ticket: &Ticket) -> Result<Option<Stored>, ExecutionError> {
+        let facts = self.0.store().session_facts(&ticket.name).await?;
+        let value = |name: &str| facts.iter().find(|fact| fact.fact == name).map(|fact| fact.value.as_str());
+        let (Some(version), Some(stored)) = (value(USED), value(STORED)) else { return Ok(None) };
+        let mut fields = stored.splitn(3, '/');
+        let mut number = || fields.next().and_then(|field| field.parse::<u64>().ok()).unwrap_or_default();
+        let (parts, bytes) = (number(), number());
+        let replaced = fields.next().filter(|version| !version.is_empty()).map(str::to_owned);
+        let call = Call::on(ticket.key.clone(), ticket.requester.clone());
+        let path = Files(Arc::clone(&self.0)).shown(&call, &ticket.path()?);
+        let (version, parts) = (version.to_owned(), usize::try_from(parts).unwrap_or_default());
+        Ok(Some(Stored { path, bytes, version, replaced, parts }))
     }
 
     /// Keeps a part of a file; one that comes again takes the place of the first. `coming`: bytes of the tenant's uploads that
@@ -253,6 +309,12 @@ impl Ticket {
     /// Whose upload it is.
     pub fn tenant(&self) -> &TenantId {
         &self.key.tenant
+    }
+
+    /// Where an upload goes.
+    fn path(&self) -> Result<FilePath, ExecutionError> {
+        let Way::In(path) = &self.way else { return Err(ExecutionError::File(FileProblem::WrongKind)) };
+        FilePath::parse(path.as_str()).map_err(|_| ExecutionError::File(FileProblem::WrongKind))
     }
 
     fn upload(&self) -> Upload<'_> {

@@ -24,8 +24,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::domain::{ErrorCode, TenantId, lock};
-use crate::execution::files::{FileAnswer, FileProblem, Filed, MAX_FILE_BYTES};
-use crate::execution::transfers::{MAX_PARTS, MAX_UPLOADING, Ticket, Way};
+use crate::execution::files::{FileProblem, MAX_FILE_BYTES};
+use crate::execution::transfers::{MAX_PARTS, MAX_UPLOADING, Stored, Ticket, Way};
 use crate::execution::{Artifact, Execution, ExecutionError, Reads, Starting, Transfers};
 
 use super::connections::Holding;
@@ -120,22 +120,23 @@ impl Inner {
             let text = "this caller has too many open requests (`http.max_requests_per_principal`): try again in a moment";
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::LimitReached, text));
         };
-        if service.transfers.is_used(&ticket).await? {
-            return Err(gone());
-        }
         Ok(Presented { service, ticket, share })
     }
 }
 
 impl Presented {
+    async fn is_new(&self) -> Result<(), Problem> {
+        if self.service.transfers.is_used(&self.ticket).await? { Err(gone()) } else { Ok(()) }
+    }
+
     async fn use_up(&self) -> Result<(), Problem> {
         if self.service.transfers.use_up(&self.ticket).await? { Ok(()) } else { Err(gone()) }
     }
 
     /// The URI that may be read.
-    fn artifact(&self) -> Result<&str, Problem> {
+    async fn artifact(&self) -> Result<&str, Problem> {
         match &self.ticket.way {
-            Way::Out(uri) => Ok(uri),
+            Way::Out(uri) => self.is_new().await.map(|()| uri.as_str()),
             Way::In(_) => Err(wrong_way("this address takes a file: send it with PUT")),
         }
     }
@@ -171,14 +172,17 @@ fn parts_of(uri: &Uri) -> Result<Parts, Problem> {
 
 async fn look(State(door): Door, Path(token): Path<String>) -> Result<Response, Problem> {
     let presented = door.present(&token).await?;
-    let (artifact, _) =
-        presented.service.reads.artifact(&presented.ticket.requester, presented.artifact()?, 0, 1).await?;
+    let (artifact, _) = presented
+        .service
+        .reads
+        .artifact(&presented.ticket.requester, presented.artifact().await?, 0, 1)
+        .await?;
     Ok(headers_of(&artifact).into_response())
 }
 
 async fn read(State(door): Door, Path(token): Path<String>) -> Result<Response, Problem> {
     let presented = door.present(&token).await?;
-    let uri = presented.artifact()?.to_owned();
+    let uri = presented.artifact().await?.to_owned();
     let (artifact, first) =
         presented.service.reads.artifact(&presented.ticket.requester, &uri, 0, PAGE).await?;
     presented.use_up().await?;
@@ -247,6 +251,9 @@ async fn write(
         Parts { part: Some(number @ 1..=MAX_PARTS), parts: None } => Some(number),
         _ => return Err(Problem::argument(format!("`part` is a number from 1 to {MAX_PARTS}"))),
     };
+    if number.is_some() {
+        presented.is_new().await?;
+    }
     let file = service.scratch().map_err(not_kept)?;
     let mut brought =
         Brought { tenant: presented.ticket.tenant().clone(), bytes: 0, coming: Arc::clone(&door.coming) };
@@ -258,9 +265,7 @@ async fn write(
         return Ok(Json(json!({ "part": number, "bytes": bytes })).into_response());
     }
     // A transfer that broke off has not used the address.
-    presented.use_up().await?;
-    let filed = service.put(&presented.ticket, file, bytes).await?;
-    Ok(written(&filed, bytes))
+    Ok(written(&service.put(&presented.ticket, (file, bytes), 0).await.map_err(refused)?))
 }
 
 async fn end(State(door): Door, Path(token): Path<String>, uri: Uri) -> Result<Response, Problem> {
@@ -271,18 +276,18 @@ async fn end(State(door): Door, Path(token): Path<String>, uri: Uri) -> Result<R
         _ => return Err(Problem::argument(format!("`parts` is the number of parts, from 1 to {MAX_PARTS}"))),
     };
     let service = &presented.service.transfers;
-    let (file, bytes) =
-        service.joined(&presented.ticket, count).await.map_err(refused)?.map_err(|number| {
-            Problem::new(
-                StatusCode::CONFLICT,
-                ErrorCode::InvalidArgument,
-                format!("part {number} is missing"),
-            )
-        })?;
-    presented.use_up().await?;
-    let filed = service.put(&presented.ticket, file, bytes).await?;
+    // The parts of an upload go with its end, so it is known by their number.
+    match service.stored(&presented.ticket).await? {
+        Some(stored) if stored.parts == count => return Ok(written(&stored)),
+        Some(_) => return Err(refused(ExecutionError::File(FileProblem::Taken))),
+        None => {}
+    }
+    let joined = service.joined(&presented.ticket, count).await.map_err(refused)?.map_err(|number| {
+        Problem::new(StatusCode::CONFLICT, ErrorCode::InvalidArgument, format!("part {number} is missing"))
+    })?;
+    let stored = service.put(&presented.ticket, joined, count).await.map_err(refused)?;
     service.remove_parts(&presented.ticket).await;
-    Ok(written(&filed, bytes))
+    Ok(written(&stored))
 }
 
 /// Takes a request's body to disk.
@@ -316,6 +321,10 @@ async fn receive(request: Request<Body>, mut file: File, brought: &mut Brought) 
 fn refused(error: ExecutionError) -> Problem {
     match error {
         ExecutionError::File(FileProblem::TooLarge) => too_large(),
+        ExecutionError::File(FileProblem::Taken) => {
+            let text = format!("{}. {}", FileProblem::Taken, FileProblem::Taken.advice());
+            Problem::new(StatusCode::CONFLICT, ErrorCode::InvalidArgument, text)
+        }
         error => error.into(),
     }
 }
@@ -331,11 +340,8 @@ fn not_kept(error: std::io::Error) -> Problem {
     Problem::new(StatusCode::INSUFFICIENT_STORAGE, ErrorCode::StoreUnavailable, text)
 }
 
-fn written(filed: &Filed, bytes: u64) -> Response {
-    let (version, replaced) = match &filed.answer {
-        FileAnswer::Put { version, replaced } => (version, replaced),
-        _ => return StatusCode::NO_CONTENT.into_response(),
-    };
-    let answer = json!({ "path": filed.path, "bytes": bytes, "version": version, "replaced": replaced });
+fn written(stored: &Stored) -> Response {
+    let Stored { path, bytes, version, replaced, .. } = stored;
+    let answer = json!({ "path": path, "bytes": bytes, "version": version, "replaced": replaced });
     (StatusCode::CREATED, Json(answer)).into_response()
 }

@@ -52,8 +52,13 @@ fn an_address_takes_or_gives_one_file_once() {
     assert_eq!(send(&server, "PUT", &format!("{up}?part=0"), b"x").0, 400);
     let (status, put) = send(&server, "PUT", &up, "Zoë: zoe@example.com\n".as_bytes());
     assert_eq!((status, &put["bytes"]), (201, &json!(22)), "{put}");
-    let (status, again) = send(&server, "PUT", &up, b"other");
-    assert_eq!((status, &again["error"]["code"]), (404, &json!("not_found")), "{again}");
+    let (status, other) = send(&server, "PUT", &up, b"other");
+    assert_eq!(status, 409, "{other}");
+    assert!(other.to_string().contains("has taken another file. Request a new address"), "{other}");
+    assert_eq!(send(&server, "PUT", &format!("{up}?part=1"), b"other").0, 404);
+    assert_eq!(send(&server, "POST", &format!("{up}?parts=1"), b"").0, 409);
+    let same = send(&server, "PUT", &up, "Zoë: zoe@example.com\n".as_bytes());
+    assert_eq!(same, (201, put), "its answer may have been lost");
     let read = python(&server, "len(open('in/报告 é.txt').read())");
     assert_eq!((&read["output"], &read["state"]), (&json!("21"), &json!("kept")), "{read}");
 
@@ -86,8 +91,28 @@ fn an_address_takes_or_gives_one_file_once() {
         both.sort_unstable();
         both
     });
-    assert_eq!(both, [201, 404]);
+    assert_eq!(both, [201, 409]);
     assert!(!server.log().contains("/files/"), "no address is logged: {}", server.log());
+}
+
+/// The sender cannot know that the file has come, and sends it again.
+#[test]
+fn an_upload_whose_answer_was_lost_is_answered_again_and_stored_once() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start(data.path());
+    python(&server, "open('a.txt', 'w').write('old')");
+    let up = address(&server, "upload", "a.txt");
+    let mut lost = server.connect();
+    let head = format!("PUT {up} HTTP/1.1\r\nHost: {}\r\nContent-Length: 4\r\n\r\nsent", server.address);
+    lost.write_all(head.as_bytes()).unwrap();
+    assert_eq!(lost.read(&mut [0; 1]).unwrap(), 1, "it has been stored");
+    drop(lost);
+    python(&server, "assert open('a.txt').read() == 'sent'; open('a.txt', 'w').write('changed')");
+    let (status, first) = send(&server, "PUT", &up, b"sent");
+    assert_eq!((status, &first["bytes"], &first["path"]), (201, &json!(4), &json!("a.txt")), "{first}");
+    assert!(first["version"].is_string() && first["replaced"].is_string(), "{first}");
+    assert_eq!(send(&server, "PUT", &up, b"sent"), (201, first));
+    assert_eq!(python(&server, "print(open('a.txt').read())")["stdout"], "changed\n", "it was not put again");
 }
 
 /// A sender that never completes fills the server's disk only so far, and not for long.
@@ -151,6 +176,9 @@ fn an_interrupted_or_multipart_upload_is_complete_in_the_end() {
     assert_eq!((status, &done["bytes"]), (201, &json!(9)), "{done}");
     assert_eq!(python(&server, "print(open('parts.bin').read())")["stdout"], "AAAABBBCC\n");
     assert_eq!(send(&server, "PUT", &format!("{up}?part=1"), b"late").0, 404);
+    assert_eq!(send(&server, "POST", &format!("{up}?parts=3"), b""), (201, done), "its answer was lost");
+    assert_eq!(send(&server, "POST", &format!("{up}?parts=2"), b"").0, 409);
+    assert_eq!(send(&server, "PUT", &up, b"AAAABBBCC").0, 201, "the same file, whole");
     // Nothing of it is left, and nothing leads to a part as if it were an artifact.
     let left = walk(data.path()).into_iter().filter(|path| path.contains("part-")).count();
     assert_eq!(left, 0);
@@ -273,7 +301,8 @@ async fn an_address_is_good_at_every_replica_and_used_up_at_all() {
     let (status, put) = send(&second, "PUT", &up, b"by the other");
     assert_eq!(status, 201, "{put}");
     for server in [&first, &second] {
-        assert_eq!(send(server, "PUT", &up, b"again").0, 404);
+        assert_eq!(send(server, "PUT", &up, b"again").0, 409);
+        assert_eq!(send(server, "PUT", &up, b"by the other"), (201, put.clone()));
         assert_eq!(python(server, "print(open('shared.txt').read())")["stdout"], "by the other\n");
     }
 }
