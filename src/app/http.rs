@@ -80,7 +80,7 @@ impl App {
         );
         let health = self.execution.part(|execution| execution.health.clone());
         let mut known = self
-            .known_routes(server.clone(), handler(server), &clock, &entropy, &streams)
+            .known_routes(server.clone(), handler(server), &clock, &entropy, (&listening, &streams))
             .merge(metrics::router(health.clone()))
             .merge(paths.known());
         let files = transfers::router(self.execution.part(transfers::Service::of), shares);
@@ -145,7 +145,7 @@ impl App {
         handler: H,
         clock: &Clock,
         entropy: &Entropy,
-        streams: &CancellationToken,
+        (listening, streams): (&CancellationToken, &CancellationToken),
     ) -> Router {
         let settings = &self.config.http;
         // Without the installation's key, session ids are good for this process only.
@@ -169,7 +169,8 @@ impl App {
                 base_path: settings.base_path.clone(),
                 ..legacy_sse::Options::default()
             };
-            known = known.merge(legacy_sse::router(server, options, entropy.clone(), streams.clone()));
+            let ends = legacy_sse::Ends { listening: listening.clone(), streams: streams.clone() };
+            known = known.merge(legacy_sse::router(server, options, entropy.clone(), ends));
         }
         known
     }

@@ -154,3 +154,29 @@ fn a_run_that_is_under_way_may_finish_when_the_server_is_asked_to_end() {
     drop(client);
     assert!(server.wait(Duration::from_secs(60)).expect("it ends").success());
 }
+
+/// No message can reach a server that has closed its listener: a client learns it by the end of its stream, and opens another.
+#[test]
+fn at_the_end_of_a_server_a_stream_ends_with_its_last_answer() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start_with(command(data.path()).args(["--set", "shutdown_grace_seconds=600"]));
+    let (mut idle, mut short, mut endless) =
+        (Client::open(&server, "/sse"), Client::open(&server, "/sse"), Client::open(&server, "/sse"));
+    for (client, conversation, code) in [
+        (&mut endless, "endless", "import time\nwhile True: time.sleep(1)"),
+        (&mut short, "short", "import time; time.sleep(2); 'ended'"),
+    ] {
+        let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "run_code",
+            "arguments": {"code": code, "language": "python", "timeout_ms": 600_000},
+            "_meta": {"dev.pathbox/conversationId": conversation, "progressToken": 1}}});
+        assert_eq!(client.say(&call.to_string()).status, 202);
+        while !client.hear()["params"]["message"].to_string().contains("running") {}
+    }
+    server.terminate();
+    assert!(idle.stream.message().is_none(), "without a call it ends at once");
+    let last = std::iter::from_fn(|| short.stream.message()).last().expect("an answer").json();
+    assert_eq!((&last["id"], &last["result"]["structuredContent"]["output"]), (&json!(7), &json!("ended")));
+    // Meanwhile a run goes on; a second signal ends it.
+    server.terminate();
+    while endless.stream.message().is_some() {}
+}

@@ -2,7 +2,8 @@
 //!
 //! Deprecated, and still what some clients have. It stands alone so that it can go: nothing else uses it. The stream is
 //! the session; when the client closes it, its calls are cancelled. Messages must reach the replica that has the stream:
-//! a proxy before several replicas needs sticky sessions for both routes.
+//! a proxy before several replicas needs sticky sessions for both routes. When the listener closes no further message
+//! can come, so the stream then ends with the last answer, and the client opens another one elsewhere.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,7 +20,7 @@ use axum::routing::{get, post};
 use futures::{StreamExt, stream};
 use http::{HeaderValue, StatusCode, request};
 use rmcp::RoleServer;
-use rmcp::model::{ClientJsonRpcMessage, ErrorData};
+use rmcp::model::{ClientJsonRpcMessage, ErrorData, JsonRpcMessage};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage, serve_server_with_ct};
 use rmcp::transport::Transport;
 use tokio::sync::mpsc;
@@ -59,10 +60,19 @@ struct Door {
     server: McpServer,
     options: Options,
     entropy: Entropy,
-    shutdown: CancellationToken,
+    ends: Ends,
     sessions: Sessions,
     /// What session ids of this replica begin with.
     replica: String,
+}
+
+/// When the streams of this door end.
+#[derive(Debug, Clone)]
+pub struct Ends {
+    /// The listener has closed: each ends when its calls have been answered.
+    pub listening: CancellationToken,
+    /// All end.
+    pub streams: CancellationToken,
 }
 
 type Sessions = Arc<Mutex<HashMap<String, Session>>>;
@@ -94,6 +104,7 @@ struct Channel {
     inbox: mpsc::Receiver<RxJsonRpcMessage<RoleServer>>,
     outbox: mpsc::Sender<TxJsonRpcMessage<RoleServer>>,
     in_flight: InFlight,
+    listening: CancellationToken,
 }
 
 impl Transport<RoleServer> for Channel {
@@ -109,7 +120,21 @@ impl Transport<RoleServer> for Channel {
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
-        self.inbox.recv().await
+        let last_answer = async {
+            self.listening.cancelled().await;
+            self.in_flight.all_answered().await;
+        };
+        tokio::select! {
+            biased;
+            Some(message) = self.inbox.recv() => return Some(message),
+            () = last_answer => self.inbox.close(),
+        }
+        // What came meanwhile is answered too.
+        let last = self.inbox.recv().await;
+        if last.is_none() {
+            self.in_flight.all_answered().await;
+        }
+        last
     }
 
     async fn close(&mut self) -> io::Result<()> {
@@ -119,9 +144,9 @@ impl Transport<RoleServer> for Channel {
 }
 
 /// The routes of this door. The code that mounts them has checked the caller and put a [`Principal`] into the request.
-pub fn router(server: McpServer, options: Options, entropy: Entropy, shutdown: CancellationToken) -> Router {
+pub fn router(server: McpServer, options: Options, entropy: Entropy, ends: Ends) -> Router {
     let replica = entropy.hex::<4>();
-    let door = Door { server, options, entropy, shutdown, sessions: Sessions::default(), replica };
+    let door = Door { server, options, entropy, ends, sessions: Sessions::default(), replica };
     Router::new().route("/sse", get(open)).route("/messages", post(message)).with_state(door)
 }
 
@@ -130,7 +155,10 @@ async fn open(State(door): State<Door>, Extension(principal): Extension<Principa
     let (inbox, messages) = mpsc::channel(16);
     let (outbox, mut answers) = mpsc::channel(OUTBOX);
     let in_flight = InFlight::default();
-    let calls = door.shutdown.child_token();
+    let calls = door.ends.streams.child_token();
+    if door.ends.listening.is_cancelled() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "this server ends; open the stream again").into_response();
+    }
     {
         let mut sessions = lock(&door.sessions);
         if sessions.len() >= door.options.max_sessions {
@@ -144,8 +172,11 @@ async fn open(State(door): State<Door>, Extension(principal): Extension<Principa
     }
     let open =
         Open { id: id.clone(), sessions: Arc::clone(&door.sessions), _calls: calls.clone().drop_guard() };
-    let transport = Channel { inbox: messages, outbox, in_flight };
-    let (server, ended) = (door.server.clone(), calls.clone());
+    let listening = door.ends.listening.clone();
+    let transport = Channel { inbox: messages, outbox, in_flight, listening };
+    // Of its own: the handler cancels it at its end, and what it said last has yet to go out.
+    let (server, ended) = (door.server.clone(), calls.child_token());
+    let (sessions, ends) = (Arc::clone(&door.sessions), id.clone());
     tokio::spawn(async move {
         match serve_server_with_ct(server, transport, ended).await {
             Ok(running) => drop(running.waiting().await),
@@ -153,6 +184,8 @@ async fn open(State(door): State<Door>, Extension(principal): Extension<Principa
                 tracing::debug!(error = %error, "an SSE client disconnected before it had initialized")
             }
         }
+        // With its last sender gone the stream ends, after what is in it.
+        lock(&sessions).remove(&ends);
     });
     // The path is relative to the origin: clients refuse another one.
     let endpoint = format!("{}/messages?session_id={id}", door.options.base_path);
@@ -295,7 +328,12 @@ impl Session {
         message.insert_extension(parts.clone());
         match self.inbox.send(message).await {
             Ok(()) => (StatusCode::ACCEPTED, "Accepted").into_response(),
-            Err(_) => (StatusCode::NOT_FOUND, "the session has ended").into_response(),
+            Err(mpsc::error::SendError(message)) => {
+                if let JsonRpcMessage::Request(request) = &message {
+                    self.in_flight.end(&request.id);
+                }
+                (StatusCode::NOT_FOUND, "the session has ended: open /sse again").into_response()
+            }
         }
     }
 }
