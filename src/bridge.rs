@@ -25,6 +25,7 @@ mod names;
 mod oauth;
 mod pattern;
 mod pins;
+mod references;
 pub mod search;
 mod server;
 pub mod types;

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
+use super::references::{References, Target, parts};
+
 /// Applications of a schema to a value that a check may take.
 const MAX_STEPS: u64 = 1_000_000;
 /// Applications within each other.
@@ -17,13 +19,13 @@ const MAX_DEPTH: usize = 500;
 pub(super) enum Undone {
     /// It would take too long, or too much stack.
     TooMuch,
-    /// The schema applies to a value only after it has been applied to it, or refers by names that are not looked up here.
+    /// The schema applies to a value only after it has been applied to it, or refers to what is not found here.
     Unreadable,
 }
 
 /// How often the validator applies a schema, at most.
 pub(super) fn effort(schema: &Value, arguments: &Value) -> Result<u64, Undone> {
-    Count { root: schema, met: HashMap::new() }.apply(schema, arguments, 0)
+    Count { references: References::new(schema), met: HashMap::new() }.apply(schema, arguments, 0)
 }
 
 /// Whether a part of a schema has a name or a dialect of its own, which changes where references within it lead.
@@ -40,16 +42,8 @@ fn is_named(part: &Value, names: &[&str]) -> bool {
         || parts(part).any(|part| is_named(part, names))
 }
 
-fn parts(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
-    match value {
-        Value::Object(members) => Box::new(members.values()),
-        Value::Array(items) => Box::new(items.iter()),
-        _ => Box::new(std::iter::empty()),
-    }
-}
-
 struct Count<'a> {
-    root: &'a Value,
+    references: References<'a>,
     /// A schema and a value, by their addresses; `None` while they are counted.
     met: HashMap<(usize, usize), Option<u64>>,
 }
@@ -86,7 +80,11 @@ impl<'a> Count<'a> {
     ) -> Result<(), Undone> {
         match (keyword, said, value) {
             ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(reference), _) => {
-                self.target(reference)?.map_or(Ok(()), |schema| applies(self, schema, value))
+                match self.references.target(reference) {
+                    Target::Part(schema) => applies(self, schema, value),
+                    Target::Elsewhere => Ok(()), // not followed
+                    Target::Unknown => Err(Undone::Unreadable),
+                }
             }
             ("not" | "if" | "then" | "else", _, _) => applies(self, said, value),
             ("allOf" | "anyOf" | "oneOf", Value::Array(schemas), _) => {
@@ -119,17 +117,6 @@ impl<'a> Count<'a> {
             _ => Ok(()),
         }
     }
-
-    /// What a reference leads to. One to another server is not followed.
-    fn target(&self, reference: &str) -> Result<Option<&'a Value>, Undone> {
-        match reference.strip_prefix('#') {
-            Some(pointer) if !pointer.contains('%') => {
-                self.root.pointer(pointer).map(Some).ok_or(Undone::Unreadable)
-            }
-            None if reference.starts_with("http") && self.root.get("$id").is_none() => Ok(None),
-            _ => Err(Undone::Unreadable),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -155,6 +142,10 @@ mod tests {
             (0..50).map(|n| (n.to_string(), json!({"anyOf": parts(n + 1)}))).collect();
         chain.insert("50".to_owned(), json!({}));
         assert_eq!(effort(&json!({"$defs": chain, "$ref": "#/$defs/0"}), &json!(1)), Err(Undone::TooMuch));
+        // By the name of a part.
+        let named = json!({"$defs": {"twice": {"$anchor": "twice", "allOf": vec![json!({"properties": {"a": {"$ref": "#twice"}}}); 2]}}, "$ref": "#twice"});
+        assert!(effort(&named, &nested(8)).is_ok_and(|steps| steps > 256));
+        assert_eq!(effort(&named, &nested(100)), Err(Undone::TooMuch));
         // Once a level, but many levels.
         let mut chain: serde_json::Map<_, _> =
             (0..100).map(|n| (n.to_string(), json!({"$ref": format!("#/$defs/{}", n + 1)}))).collect();

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::Tool;
 use super::catalog::clean;
 use super::names::is_keyword;
+use super::references::References;
 
 /// How deep a type is written out.
 const MAX_DEPTH: usize = 5;
@@ -52,19 +53,25 @@ pub struct Parameter {
 /// The parameters of a schema, required ones first.
 pub fn parameters(schema: &Value) -> Vec<Parameter> {
     let (mut out, mut left) = (Vec::new(), MAX_PROPERTIES);
-    collect(schema, schema, &mut out, 8, &mut left);
+    collect(schema, &References::new(schema), &mut out, 8, &mut left);
     out.sort_by_key(|parameter| !parameter.required);
     out
 }
 
-fn collect(schema: &Value, root: &Value, out: &mut Vec<Parameter>, depth: usize, left: &mut usize) {
+fn collect<'a>(
+    schema: &'a Value,
+    references: &References<'a>,
+    out: &mut Vec<Parameter>,
+    depth: usize,
+    left: &mut usize,
+) {
     if depth == 0 || *left == 0 {
         return;
     }
     *left -= 1;
-    let schema = resolve(schema, root);
+    let schema = references.follow(schema);
     for part in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
-        collect(part, root, out, depth - 1, left);
+        collect(part, references, out, depth - 1, left);
     }
     let required: Vec<&str> = schema
         .get("required")
@@ -84,20 +91,24 @@ fn collect(schema: &Value, root: &Value, out: &mut Vec<Parameter>, depth: usize,
         out.push(Parameter {
             name: name.clone(),
             description: clean(
-                &text(property).or_else(|| text(resolve(property, root))).unwrap_or_default(),
+                &text(property).or_else(|| text(references.follow(property))).unwrap_or_default(),
                 MAX_PARAMETER_CHARS,
             ),
             required: required.contains(&name.as_str()),
             default: property.get("default").cloned(),
-            python: type_of(property, root, Style::Python),
-            typescript: type_of(property, root, Style::TypeScript),
+            python: written(property, references, Style::Python),
+            typescript: written(property, references, Style::TypeScript),
         });
     }
 }
 
 /// The type that a schema describes.
-pub fn type_of(schema: &Value, root: &Value, style: Style) -> String {
-    let writer = Writer { root, style, left: Cell::new(MAX_SCHEMAS) };
+pub fn type_of<'a>(schema: &'a Value, root: &'a Value, style: Style) -> String {
+    written(schema, &References::new(root), style)
+}
+
+fn written<'a>(schema: &'a Value, references: &References<'a>, style: Style) -> String {
+    let writer = Writer { references, style, left: Cell::new(MAX_SCHEMAS) };
     let text = writer.write(schema, MAX_DEPTH);
     let is_short = writer.left.get() > 0 && text.chars().count() <= MAX_TYPE_CHARS;
     if is_short { text } else { any(style).to_owned() }
@@ -110,37 +121,24 @@ fn any(style: Style) -> &'static str {
     }
 }
 
-/// Follows `$ref` within the schema.
-fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
-    let mut at = schema;
-    for _ in 0..8 {
-        let Some(target) = at.get("$ref").and_then(Value::as_str) else { return at };
-        match target.strip_prefix('#').and_then(|pointer| root.pointer(pointer)) {
-            Some(next) => at = next,
-            None => return at,
-        }
-    }
-    at
-}
-
 /// Writes types of one schema's parts.
-struct Writer<'a> {
-    root: &'a Value,
+struct Writer<'a, 'r> {
+    references: &'r References<'a>,
     style: Style,
     /// Schemas that may still be looked at.
     left: Cell<usize>,
 }
 
-impl Writer<'_> {
-    fn write(&self, schema: &Value, depth: usize) -> String {
+impl<'a> Writer<'a, '_> {
+    fn write(&self, schema: &'a Value, depth: usize) -> String {
         let style = self.style;
         let python = style == Style::Python;
         let Some(left) = self.left.get().checked_sub(1).filter(|_| depth > 0) else {
             return any(style).to_owned();
         };
         self.left.set(left);
-        let schema = resolve(schema, self.root);
-        let inner = |schema: &Value| self.write(schema, depth - 1);
+        let schema = self.references.follow(schema);
+        let inner = |schema: &'a Value| self.write(schema, depth - 1);
         let literal = |value: &Value| match (value, python) {
             (Value::Null, true) => "None".to_owned(),
             (Value::Bool(true), true) => "True".to_owned(),
@@ -183,7 +181,7 @@ impl Writer<'_> {
         union(kinds.into_iter().map(one).collect(), style)
     }
 
-    fn object(&self, schema: &Value, depth: usize) -> String {
+    fn object(&self, schema: &'a Value, depth: usize) -> String {
         if self.style == Style::Python {
             return match schema.get("additionalProperties") {
                 Some(values @ Value::Object(_)) if schema.get("properties").is_none() => {
@@ -226,7 +224,7 @@ fn union(mut options: Vec<String>, style: Style) -> String {
     options.join(" | ")
 }
 
-fn array(schema: &Value, style: Style, inner: &dyn Fn(&Value) -> String) -> String {
+fn array<'a>(schema: &'a Value, style: Style, inner: &dyn Fn(&'a Value) -> String) -> String {
     let item = match (schema.get("prefixItems").and_then(Value::as_array), schema.get("items")) {
         (Some(items), _) => {
             let items: Vec<String> = items.iter().take(8).map(inner).collect();
@@ -386,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_schema_of_any_shape_has_a_type() {
-        let root = json!({"$defs": {"Who": {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}}});
+        let root = json!({"$defs": {"Who": {"$anchor": "who", "type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}}});
         for (schema, python, typescript) in [
             (json!({"type": "string"}), "str", "string"),
             (json!({"type": ["integer", "null"]}), "int | None", "number | null"),
@@ -397,6 +395,7 @@ mod tests {
             ),
             (json!({"enum": ["a", null, true]}), "Literal[\"a\", None, True]", "\"a\" | null | true"),
             (json!({"$ref": "#/$defs/Who"}), "dict", "{ id: number }"),
+            (json!({"$ref": "#who"}), "dict", "{ id: number }"),
             (json!({"$ref": "#/nowhere"}), "Any", "unknown"),
             (json!({"$ref": "https://x.example/"}), "Any", "unknown"),
             (json!(true), "Any", "unknown"),
