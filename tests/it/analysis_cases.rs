@@ -466,13 +466,14 @@ fn a_search_goes_around_numbers_without_a_value_and_through_no_pole() {
         ],
     );
     let mut said = search("1 / (x - 3)", "0", "40", "0");
-    said["grid"] = json!({"rows": {"path": "values.x", "values": [3]}, "columns": {"path": "values.x", "values": [3, 4]}, "measure": "y"});
+    said["base"]["values"]["n"] = json!(1);
+    said["grid"] = json!({"rows": {"path": "values.x", "values": [3]}, "columns": {"path": "values.n", "values": [3]}, "measure": "y"});
     let report = answers(&[(Kind::Scenario, said, OutputFormat::Summary)]).remove(0).unwrap();
     assert_eq!(
         report.notes,
         [
             "y has no value at values.x = 3: division by zero.",
-            "y has no value at values.x = 3, values.x = 3: division by zero."
+            "y has no value at values.x = 3, values.n = 3: division by zero."
         ]
     );
     let outside = refusal(
@@ -554,6 +555,93 @@ fn a_scenario_without_a_change_has_no_difference_in_any_analysis() {
         }
         assert_eq!(output["base"]["measures"], output["scenarios"][0]["measures"]);
     }
+}
+
+/// Figures that are shown alike are compared as they are.
+#[test]
+fn figures_that_differ_behind_the_places_shown_are_not_equal() {
+    let tax = |rate: &str| json!({"levies": flat(rate)});
+    let sum = |x: &str, more: Value| with(formula(json!({"x": x}), &[("y", "1000 + x / 10 ** 14")]), more);
+    golden(
+        Kind::Comparison,
+        vec![
+            (
+                "rates",
+                two("tax_calculation", json!({"income": "1000000000"}), tax("0.2000001"), tax("0.2000002")),
+                vec![
+                    ("/best/2/measure", json!("effective_rate")),
+                    ("/best/2/best", json!(["A"])),
+                    ("/best/2/differences", json!({"A": "0.000000", "B": "0.0000001"})),
+                ],
+            ),
+            (
+                "formulas",
+                with(
+                    two("formula", json!({}), sum("1", json!({})), sum("2", json!({}))),
+                    json!({"measures": [{"id": "y", "better": "higher"}]}),
+                ),
+                vec![
+                    ("/best/0/best", json!(["B"])),
+                    ("/best/0/differences/A", json!("-0.00000000000001")),
+                    ("/best/0/value", json!("1000.00")),
+                ],
+            ),
+            (
+                "formulas whose rounding was asked for",
+                with(
+                    two(
+                        "formula",
+                        json!({}),
+                        sum("1", json!({"rounding": {}})),
+                        sum("2", json!({"rounding": {}})),
+                    ),
+                    json!({"measures": [{"id": "y", "better": "higher"}]}),
+                ),
+                vec![("/best/0/best", json!(["A", "B"]))],
+            ),
+            (
+                "figures that were converted are compared as they are shown",
+                with(
+                    two(
+                        "formula",
+                        json!({"formulas": [{"id": "y", "expression": "x * 1"}]}),
+                        json!({"values": {"x": "10.001 EUR"}}),
+                        json!({"values": {"x": "8.004 GBP"}}),
+                    ),
+                    json!({"rates_to": {"EUR": 1, "GBP": "1.25"}, "common_currency": "EUR", "measures": [{"id": "y", "better": "lower"}]}),
+                ),
+                vec![("/best/0/best", json!(["A"])), ("/best/0/differences/B", json!("0.01"))],
+            ),
+            (
+                "zeros at the end are no difference",
+                two("formula", json!({}), sum("1.50", json!({})), sum("1.5", json!({}))),
+                vec![("/differing_inputs", json!([])), ("/differing_details", json!([]))],
+            ),
+            (
+                "a figure that only one has",
+                two(
+                    "formula",
+                    json!({"values": {"x": "1"}}),
+                    json!({"formulas": [{"id": "y", "expression": "x"}]}),
+                    json!({"formulas": [{"id": "y", "expression": "x"}, {"id": "z", "expression": "2 * x"}]}),
+                ),
+                vec![
+                    ("/rule_sets/0/measures", json!({"y": "1", "z": null})),
+                    ("/rule_sets/1/measures/z", json!("2")),
+                    ("/best/1/reason", json!("not known for A")),
+                ],
+            ),
+        ],
+    );
+    golden(
+        Kind::Scenario,
+        vec![(
+            "a small change",
+            json!({"analysis": "formula", "base": formula(json!({"x": "1000000000"}), &[("y", "x")]),
+                "scenarios": [{"id": "s", "set": [{"path": "values.x", "value": "1000000001"}]}]}),
+            vec![("/scenarios/0/differences/y", json!({"absolute": "1", "relative": "0.000000001"}))],
+        )],
+    );
 }
 
 #[test]
@@ -699,6 +787,12 @@ fn cases_that_make_no_sense_are_refused_with_their_place() {
             "break_even.tolerance: too fine",
         ),
         (case(json!({"measures": [{"id": "q"}]})), "measures[0].id: there is no figure 'q'"),
+        (
+            case(
+                json!({"grid": {"rows": {"path": "values.x", "values": [1]}, "columns": {"path": "values.x", "values": [2]}, "measure": "y"}}),
+            ),
+            "grid.columns.path: rows and columns change the same number",
+        ),
         (
             json!({"analysis": "tax_calculation", "base": {"income": 1, "levies": flat("10%")}, "break_even": {"path": "levies[0].bands[0].rate", "low": 0, "high": 5, "measure": "tax", "target": 0}}),
             "rate: expected a share from 0 to 1",

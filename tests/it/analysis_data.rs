@@ -619,3 +619,96 @@ fn rows_that_custom_code_gives_become_a_table() {
         report.text
     );
 }
+
+fn filled(value: Value, records: Value) -> Value {
+    json!({"records": records, "fill": [{"column": "v", "with": "value", "value": value}],
+        "operations": [{"do": "group_by", "by": ["v"], "measures": [{"function": "count"}]}]})
+}
+
+#[test]
+fn a_value_that_fills_holes_is_one_of_its_column() {
+    let groups = |parameters: Value| output(Kind::DataAnalysis, parameters)["results"][0]["groups"].clone();
+    let group = |key: &str, rows: u32| json!({"group": [key], "rows": rows, "values": [rows]});
+    let texts = json!([{"v": "x"}, {"v": "3"}, {"v": null}]);
+    assert_eq!(groups(filled(json!(3), texts.clone())), json!([group("3", 2), group("x", 1)]));
+    assert_eq!(groups(filled(json!({"k": 1}), texts))[2], group("{\"k\": 1}", 1));
+    let euros = json!([{"v": "5 EUR"}, {"v": null}]);
+    assert_eq!(groups(filled(json!("5.00 EUR"), euros.clone())), json!([group("5", 2)]));
+    for (value, records, kind) in [
+        (json!("7 USD"), euros, "number in EUR"),
+        (json!("NaN"), json!([{"v": 1}, {"v": null}]), "number"),
+        (json!("Infinity"), json!([{"v": 1}, {"v": null}]), "number"),
+        (json!("maybe"), json!([{"v": true}, {"v": null}]), "flag"),
+        (json!("soon"), json!([{"v": "2024-02-29"}, {"v": null}]), "date"),
+    ] {
+        let told = refusal(Kind::DataAnalysis, filled(value.clone(), records));
+        assert!(
+            told.contains(&format!("fill[0].value: column 'v' holds {kind}, which this is not")),
+            "{told}"
+        );
+    }
+    // A column without any value becomes what fills it.
+    let sums = json!({"records": [{"v": null}, {"v": null}], "fill": [{"column": "v", "with": "value", "value": "2.5"}]});
+    assert_eq!(output(Kind::DataAnalysis, sums)["results"][0]["columns"][0]["sum"], "5.0");
+}
+
+#[test]
+fn large_numbers_keep_what_they_differ_in() {
+    let big = 9_007_199_254_740_992_i64; // 2^53, from which on doubles skip numbers
+    let records: Vec<Value> =
+        (0..3).map(|n| json!({"v": (big + n).to_string(), "w": n, "c": "0.1"})).collect();
+    let operations = json!([{"do": "describe", "columns": ["v"]}, {"do": "correlation", "columns": ["v", "w"]},
+        {"do": "trend", "x": "v", "y": "w", "predict": [(big + 7).to_string()]}, {"do": "trend", "x": "w", "y": "c"}]);
+    let results =
+        &output(Kind::DataAnalysis, json!({"records": records, "operations": operations}))["results"];
+    assert_eq!(results[0]["columns"][0]["stdev"], "1");
+    assert_eq!(results[1]["pairs"][0]["r"], "1");
+    assert_eq!((&results[2]["slope"], &results[2]["predicted"][0]["y"]), (&json!("1"), &json!("7")));
+    assert_eq!(
+        (&results[3]["slope"], &results[3]["r_squared"]),
+        (&json!("0"), &json!(null)),
+        "it does not vary"
+    );
+    let far = output(Kind::DataAnalysis, json!({"csv": "v\n1e100\n1\n-1e100\n"}));
+    assert_eq!(far["results"][0]["columns"][0]["sum"], "1");
+}
+
+#[test]
+fn a_join_matches_what_is_known_and_says_what_it_repeats() {
+    let join = |records: Value, second: Value| {
+        let call = json!({"records": records, "join": {"records": second, "on": ["id"]}, "operations": [
+            {"do": "group_by", "by": ["z"], "measures": [{"function": "sum", "column": "v"}]}]});
+        each(Kind::DataAnalysis, [call]).remove(0).unwrap()
+    };
+    let report = join(
+        json!([{"id": null, "v": 1}, {"id": 2.0, "v": 2}]),
+        json!([{"id": null, "z": "none"}, {"id": 2, "z": "a"}, {"id": "2", "z": "b"}]),
+    );
+    let groups: Vec<&Value> = report.output["results"][0]["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|group| &group["group"][0])
+        .collect();
+    assert_eq!(groups, ["a", "b"]);
+    assert_eq!(
+        report.notes,
+        [
+            "1 row of the first table matched several of the second and is repeated, so a sum counts it several times.",
+            "1 row of the first table found no match in the second and was left out."
+        ]
+    );
+}
+
+#[test]
+fn long_pivots_and_series_count_everything() {
+    let wide: Vec<Value> = (0..150).map(|n| json!({"r": "a", "c": format!("c{n}"), "v": 1})).collect();
+    let pivot =
+        json!({"records": wide, "operations": [{"do": "pivot", "rows": "r", "across": "c", "column": "v"}]});
+    let cells = &output(Kind::DataAnalysis, pivot)["results"][0]["cells"][0];
+    assert_eq!((cells["values"].as_array().unwrap().len(), &cells["total"]), (100, &json!("150")));
+    let days = json!({"records": [{"d": "2020-01-01", "v": 1}, {"d": "2023-12-31", "v": 1}], "operations": [
+        {"do": "time_series", "date": "d", "period": "day", "measures": [{"function": "sum", "column": "v"}]}]});
+    let series = &output(Kind::DataAnalysis, days)["results"][0];
+    assert_eq!(series["groups"].as_array().unwrap().len(), 1461, "four years, one with a leap day");
+}

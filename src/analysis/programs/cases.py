@@ -56,18 +56,21 @@ def detail(analysis, output):
     return out
 
 
-def chosen(p, case):
-    """The measures that are compared, each with its unit and the sense that is better, if any."""
+def chosen(p, cases):
+    """The measures that are compared, each with its unit in the first case that has it and the sense that is better, if any."""
+    unit = lambda name: next((case.units.get(name) for case in cases if name in case.measures), None)
     if "measures" not in p:
-        main = MAIN.get(p["analysis"], ()) or tuple((name, None) for name in case.measures)
-        main += tuple((name, None) for name in case.measures if isinstance(case.measures[name], datetime.date))
-        return [{"id": name, "title": None, "better": better, "unit": case.units.get(name)} for name, better in main]
+        figures = {name: figure for case in reversed(cases) for name, figure in case.measures.items()}
+        names = dict.fromkeys(name for case in cases for name in case.measures)
+        main = MAIN.get(p["analysis"], ()) or tuple((name, None) for name in names)
+        main += tuple((name, None) for name in names if isinstance(figures[name], datetime.date))
+        return [{"id": name, "title": None, "better": better, "unit": unit(name)} for name, better in main]
     core.unique(p["measures"], "measures")
-    out = []
+    case, out = cases[0], []
     for index, spec in enumerate(p["measures"]):
         name = resolve(case, spec["id"], "measures[%d].id" % index)
         out.append({"id": name, "title": spec.get("title") or (spec["id"] if name != spec["id"] else None),
-                    "better": spec.get("better", SENSE.get(name)), "unit": case.units.get(name)})
+                    "better": spec.get("better", SENSE.get(name)), "unit": unit(name)})
     return out
 
 
@@ -84,13 +87,17 @@ def figure(case, name, path):
 
 
 def exact(case, name):
-    """The figure as a search compares it: a rate without the rounding of what is shown."""
+    """The figure as it is compared, without the rounding of what is shown."""
     return case.exact[name]() if name in case.exact else case.measures[name]
 
 
-def minus(after, before):
-    """The difference of two figures: a number, or days between two dates."""
-    return Decimal((after - before).days) if isinstance(after, datetime.date) else after - before
+def minus(after, before, name):
+    """What a figure has more in one case than in another: a number with the places that both are shown with, or days between
+    two dates. It is 0 only where the figures are the same."""
+    if isinstance(after.measures[name], datetime.date):
+        return Decimal((after.measures[name] - before.measures[name]).days)
+    places = max(core.decimals(case.measures[name]) for case in (after, before))
+    return core.shown(core.rounded(exact(after, name) - exact(before, name), places))
 
 
 def aligned(rows):
@@ -116,6 +123,16 @@ def flatten(value, path="", out=None):
     return out
 
 
+def canonical(value):
+    """A number without the zeros at its end: 0.20 and 0.2 are no difference."""
+    if isinstance(value, Decimal):
+        return Decimal(core.plain(value.normalize()))
+    found = core.QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if not found or "." not in found[1]:
+        return value
+    return found[1].rstrip("0").rstrip(".") + value[found.end(1):]
+
+
 def differences(named):
     """The places where the values differ, each with everyone's value; and whether some were left out."""
     flat = {name: flatten(value) for name, value in named.items()}
@@ -123,7 +140,7 @@ def differences(named):
     out = []
     for path in places:
         values = {name: leaves.get(path) for name, leaves in flat.items()}
-        if len({repr(value) for value in values.values()}) > 1:
+        if len({repr(canonical(value)) for value in values.values()}) > 1:
             out.append({"path": path, "values": values})
     return out[:MOST_DIFFERENCES], len(out) > MOST_DIFFERENCES
 

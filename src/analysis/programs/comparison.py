@@ -9,7 +9,7 @@ def run(p):
     core.unique(p["rule_sets"], "rule_sets")
     sets = [(spec, cases.Case(p["analysis"], spec["parameters"], "rule_sets[%d].parameters" % index))
             for index, spec in enumerate(p["rule_sets"])]
-    measures = cases.chosen(p, sets[0][1])
+    measures = cases.chosen(p, [case for _, case in sets])
     for index, (_, case) in enumerate(sets):
         for measure in p.get("measures", []):
             cases.figure(case, measure["id"], "rule_sets[%d].parameters" % index)
@@ -50,7 +50,8 @@ class Money:
         self.common = p.get("common_currency", "the common currency")
         if self.rates and "common_currency" in p:
             self.rates.setdefault(self.common, core.ONE)
-        used = [[case.units.get(name) for _, case in sets] for name in sets[0][1].measures]
+        names = dict.fromkeys(name for _, case in sets for name in case.measures)
+        used = [[case.units.get(name) for _, case in sets if name in case.measures] for name in names]
         if self.tax:  # an amount without a currency beside one with a currency is of another kind, too
             used.append([spec["parameters"].get("currency") for spec, _ in sets])
         self.differing = any(len(set(units)) > 1 for units in used)
@@ -89,6 +90,7 @@ class Money:
                 if value is not None and unit != self.common:
                     case.unconverted[name] = core.with_unit(value, unit)
                 case.measures[name] = value if value is None else round_it(value * self.rates[unit])
+                case.exact.pop(name, None)
                 units[name] = self.common
             elif unit is not None:
                 units[name] = unit
@@ -104,9 +106,10 @@ def figures(parameters):
 
 
 def best_of(measure, sets, money):
-    values = {spec["id"]: case.measures.get(measure["id"]) for spec, case in sets}
-    known = {name: value for name, value in values.items() if value is not None}
-    units = list(dict.fromkeys(case.units.get(measure["id"]) for _, case in sets))
+    values = {spec["id"]: case for spec, case in sets}
+    known = {name: case for name, case in values.items() if case.measures.get(measure["id"]) is not None}
+    units = list(dict.fromkeys(case.units.get(measure["id"]) for case in known.values()))
+    apart = lambda base: {name: cases.minus(case, base, measure["id"]) for name, case in known.items()}
     out = {"measure": measure["id"], "better": measure["better"], "best": [], "value": None, "differences": {}, "reason": None}
     if money.unlike:
         out["reason"] = "the same income figures stand in different currencies"
@@ -116,13 +119,13 @@ def best_of(measure, sets, money):
         out["reason"] = "not known for %s" % ", ".join(core.clip(name) for name in values if name not in known)
     elif measure["better"] is None:
         out["reason"] = "it was not said whether lower or higher is better"
-        first = next(iter(known.values()))
-        out["differences"] = {name: core.shown(cases.minus(value, first)) for name, value in known.items()}
+        out["differences"] = apart(next(iter(known.values())))
     else:
-        top = (min if measure["better"] == "lower" else max)(known.values())
-        out["best"] = [name for name, value in known.items() if value == top]
-        out["value"] = core.shown(top)
-        out["differences"] = {name: core.shown(cases.minus(value, top)) for name, value in known.items()}
+        figure = lambda case: cases.exact(case, measure["id"])
+        top = (min if measure["better"] == "lower" else max)(known.values(), key=figure)
+        out["best"] = [name for name, case in known.items() if figure(case) == figure(top)]
+        out["value"] = core.shown(top.measures[measure["id"]])
+        out["differences"] = apart(top)
     return out
 
 

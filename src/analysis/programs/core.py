@@ -91,6 +91,12 @@ def to_places(number, places, mode="half_even"):
     return out if out else out.copy_abs()
 
 
+def rounded(number, places, mode="half_even"):
+    """The number with that many decimal places, or with more where it would be shown as 0 and is not."""
+    out = to_places(number, places, mode)
+    return out if out or not number else shown(number)
+
+
 def settled(number):
     """The number without its last ten digits of 60, in which a third times three is not yet one; a long one keeps all."""
     return SETTLED.plus(number) if number.adjusted() < 40 else number
@@ -116,7 +122,7 @@ def shown(value):
 
 def percent(share):
     """A share as text: 0.2 is `20 %`."""
-    return "none" if share is None else plain(share * 100, 4) + " %"
+    return "none" if share is None else plain(share * 100, max(4, -1 - share.adjusted()) if share else 0) + " %"
 
 
 def quantity(value):
@@ -137,10 +143,10 @@ def with_unit(number, unit):
 
 
 def divide(part, whole, places=6):
-    """A quotient rounded half up, or nothing when there is nothing to divide by."""
+    """A quotient rounded half up, or nothing when there is nothing to divide by. One that is not 0 is never shown as 0."""
     if not whole:
         return None
-    return to_places(part / whole, places, "half_up")
+    return rounded(part / whole, places, "half_up")
 
 
 MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")

@@ -35,6 +35,7 @@ POINTS = 20000
 MAX_JOINED = 500000
 END = "\ue000end\ue000"
 LISTED = 100
+MOST_PERIODS = 5000
 
 
 def run(p):
@@ -93,23 +94,34 @@ def join(names, rows, p, notes):
     shown = list(taken)[len(names):]
     left, right = ([known.index(name) for name in spec["on"]] for known in (names, other))
     places = [other.index(name) for name in new]
-    text = lambda value: "" if value is None else text_of(value).strip() if not isinstance(value, (dict, list)) else repr(value)
+    key = lambda row, side: tuple(key_of(row[at]) for at in side)
     index = {}
     for row in second:
-        index.setdefault(tuple(text(row[at]) for at in right), []).append([row[at] for at in places])
-    how, out, alone = spec.get("how", "inner"), [], 0
+        index.setdefault(key(row, right), []).append([row[at] for at in places])
+    how, out, alone, several = spec.get("how", "inner"), [], 0, 0
     for row in rows:
-        found = index.get(tuple(text(row[at]) for at in left), [])
+        found = index.get(key(row, left), []) if all(key(row, left)) else []  # what is not known equals nothing
         alone += not found
+        several += len(found) > 1
         out += [row + more for more in found]
         if not found and how == "left":
             out.append(row + [None] * len(new))
         if len(out) > MAX_JOINED:
             raise core.Refused("join.on", "the joined table has more than %d rows" % MAX_JOINED)
+    if several:
+        notes.append("%s of the first table matched several of the second and %s repeated, so a sum counts %s several times." % (
+            core.count(several, "row"), *(("is", "it") if several == 1 else ("are", "them"))))
     if alone:
-        notes.append("%s of the first table found no match in the second and were %s." % (
-            core.count(alone, "row"), "kept without its values" if how == "left" else "left out"))
+        notes.append("%s of the first table found no match in the second and %s %s." % (
+            core.count(alone, "row"), "was" if alone == 1 else "were", "kept without its values" if how == "left" else "left out"))
     return names + shown, out
+
+
+def key_of(value):
+    """A value as a join compares it; an empty text where there is none."""
+    if isinstance(value, (dict, list)):
+        return repr(value)
+    return "" if value is None else text_of(value.normalize() if isinstance(value, Decimal) else value).strip()
 
 
 def from_records(records):
@@ -266,6 +278,7 @@ class Column:
         self.values = values
         self.missing = missing
         self.invalid = invalid
+        self.origin = core.ZERO
         self._floats = None
 
     def summary(self):
@@ -278,9 +291,12 @@ class Column:
         return [value for value in self.values if value is not None]
 
     def floats(self):
-        """The numbers (dates and times as day numbers) as binary floating point, nothing where there is none."""
+        """How far the numbers are from the first one, which keeps what large ones differ in, as binary floating point (dates and
+        times as day numbers); nothing where there is none."""
         if self._floats is None:
-            number = day_number if self.kind == "date" else float
+            if self.kind == "number":
+                self.origin = next(iter(self.present()), core.ZERO)
+            number = day_number if self.kind == "date" else lambda value: float(value - self.origin)
             self._floats = [None if value is None else number(value) for value in self.values]
         return self._floats
 
@@ -442,17 +458,12 @@ class Data:
         if (how == "value") != ("value" in rule):
             raise core.Refused(path + ".value", "a value goes with `with: value`, and with nothing else")
         present = column.present()
+        if how == "value" and column.kind == "empty":  # it becomes what the value is
+            column.kind = self.read(column.name, [rule["value"]], set(), {}).kind
         if how == "value":
-            put = rule["value"]
-            if column.kind == "number":
-                try:
-                    put = Decimal(str(put))
-                except ArithmeticError:
-                    raise core.Refused(path + ".value", "column %r holds numbers" % core.clip(column.name))
-            elif column.kind == "date":
-                put = moment_of(str(put), None)
-                if put is None:
-                    raise core.Refused(path + ".value", "column %r holds dates" % core.clip(column.name))
+            put = read_as(column, rule["value"])
+            if put is None:
+                raise core.Refused(path + ".value", "column %r holds %s%s, which this is not" % (core.clip(column.name), held(column), " in %s" % column.unit if column.unit else ""))
         elif how in ("mean", "median"):
             put = (figure(mean(present)) if how == "mean" else figure(quantile(sorted(present), Decimal("0.5")))) if present else None
         before, filled = None, 0
@@ -484,6 +495,18 @@ class Data:
         if "columns" in op:
             return [self.get(name, "%s.columns[%d]" % (path, i), kinds) for i, name in enumerate(op["columns"])]
         return [column for column in self.columns.values() if kinds is None or column.kind in kinds]
+
+
+def read_as(column, value):
+    """A value as one of the column's kind, or nothing."""
+    if column.kind == "number":
+        number, unit = core.quantity(value) or (None, None)
+        return number if unit in (None, column.unit) and not (number and abs(number.adjusted()) > MAX_EXPONENT) else None
+    if column.kind == "date":
+        return moment_of(value)
+    if column.kind == "flag":
+        return value if isinstance(value, bool) else None
+    return json.dumps(core.to_json(value), ensure_ascii=False, sort_keys=True) if isinstance(value, (dict, list)) else None if value is None else text_of(value)
 
 
 def text_of(value):
@@ -531,8 +554,14 @@ def figure(number):
     return core.shown(number).normalize() if isinstance(number, Decimal) else number
 
 
+def total(values):
+    """The exact sum, however far apart the values are."""
+    with core.decimal.localcontext(core.WIDE):
+        return sum(values, core.ZERO)
+
+
 def mean(values):
-    return sum(values, core.ZERO) / len(values)
+    return total(values) / len(values)
 
 
 def quantile(ordered, share):
@@ -544,11 +573,10 @@ def quantile(ordered, share):
     return ordered[low] + (ordered[low + 1] - ordered[low]) * (at - low)
 
 
-def stdev(floats):
-    if len(floats) < 2:
+def stdev(values):
+    if len(values) < 2:
         return None
-    if min(floats) == max(floats):
-        return 0.0
+    floats = [float(value - values[0]) for value in values]
     middle = math.fsum(floats) / len(floats)
     return math.sqrt(math.fsum((x - middle) ** 2 for x in floats) / (len(floats) - 1))
 
@@ -567,12 +595,12 @@ def aggregate(function, column, at, share=None):
     if function in ("min", "max"):
         return (min if function == "min" else max)(values)
     if function == "sum":
-        return sum(values, core.ZERO)
+        return total(values)
     if function == "mean":
         return figure(mean(values))
     if function in ("median", "percentile"):
         return figure(quantile(sorted(values), Decimal("0.5") if share is None else share))
-    return figure(stdev([float(value) for value in values]))
+    return figure(stdev(values))
 
 
 def column_for(table, function, op, path):
@@ -596,7 +624,7 @@ def describe(table, op, path):
         if column.kind == "number" and values:
             ordered = sorted(values)
             entry.update({
-                "sum": sum(values, core.ZERO), "mean": figure(mean(values)), "stdev": figure(stdev([float(v) for v in values])),
+                "sum": total(values), "mean": figure(mean(values)), "stdev": figure(stdev(values)),
                 "min": ordered[0], "q1": figure(quantile(ordered, Decimal("0.25"))),
                 "median": figure(quantile(ordered, Decimal("0.5"))), "q3": figure(quantile(ordered, Decimal("0.75"))), "max": ordered[-1]})
         elif column.kind == "date" and values:
@@ -680,12 +708,12 @@ def time_series(table, op, path):
     days = column.present()
     if days:
         day, last = min(days), max(days)
-        while day < last and len(groups) <= 5000:
+        while day < last and len(groups) <= MOST_PERIODS:
             groups.setdefault((period_of(day, period),), [])
             day += core.datetime.timedelta(days=1)
-    if len(groups) > 5000:
-        raise core.Refused(path + ".period", "this comes to more than 5000 periods; take a longer one")
-    return grouped(table, dict({"top": 1000}, **op), path, [period], measures, groups)
+    if len(groups) > MOST_PERIODS:
+        raise core.Refused(path + ".period", "this comes to more than %d periods; take a longer one" % MOST_PERIODS)
+    return grouped(table, dict({"top": MOST_PERIODS}, **op), path, [period], measures, groups)
 
 
 def order(key):
@@ -712,10 +740,10 @@ def pivot(table, op, path):
     sides = sorted({key[0] for key in places}, key=lambda v: order([v]))
     most = op.get("top", 100)
     if len(names) > most or len(sides) > most:
-        table.notes.append("The pivot shows the first %d rows and columns of %d and %d." % (most, len(sides), len(names)))
-    names, sides = names[:most], sides[:most]
+        table.notes.append("The pivot shows the first %d rows and columns of %d and %d; totals are of all." % (most, len(sides), len(names)))
+    along_all, names, sides = names, names[:most], sides[:most]
     cells = [[aggregate(function, column, places[(side, name)], share_of(op)) if (side, name) in places else None for name in names] for side in sides]
-    totals = [aggregate(function, column, [row for name in names for row in places.get((side, name), [])], share_of(op)) for side in sides]
+    totals = [aggregate(function, column, [row for name in along_all for row in places.get((side, name), [])], share_of(op)) for side in sides]
     return {"function": name_of(dict(op, function=function), column), "rows": rows, "across": across, "columns": names,
             "cells": [{"row": side, "values": line, "total": total} for side, line, total in zip(sides, cells, totals)]}
 
@@ -796,9 +824,10 @@ def trend(table, op, path):
         return out
     slope = sxy / sxx
     left = math.fsum((v - slope * u) ** 2 for u, v in zip(dx, dy))
-    out.update(slope=figure(slope), intercept=figure(my - slope * mx), r_squared=figure(1 - left / syy) if syy else None,
+    at_zero = float(core.Decimal(my) + b.origin - core.Decimal(slope) * (core.Decimal(mx) + a.origin))
+    out.update(slope=figure(slope), intercept=figure(at_zero), r_squared=figure(1 - left / syy) if syy else None,
                slope_error=figure(math.sqrt(left / (len(xs) - 2) / sxx)) if len(xs) > 2 else None,
-               predicted=[{"x": text, "y": figure(my + slope * (place - mx))} for text, place in wanted])
+               predicted=[{"x": text, "y": figure(float(core.Decimal(my + slope * (place - mx)) + b.origin))} for text, place in wanted])
     return out
 
 
@@ -812,7 +841,7 @@ def place_of(column, text, path):
     number = core.quantity(text)
     if number is None or number[1]:
         raise core.Refused(path, "column %r holds numbers, and this is none" % core.clip(column.name))
-    return float(number[0])
+    return float(number[0] - column.origin)
 
 
 def outliers(table, op, path):
@@ -831,7 +860,7 @@ def outliers(table, op, path):
         q1, q3 = quantile(ordered, Decimal("0.25")), quantile(ordered, Decimal("0.75"))
         low, high = q1 - limit * (q3 - q1), q3 + limit * (q3 - q1)
     elif method == "zscore":
-        spread = stdev([float(value) for value in values])
+        spread = stdev(values)
         if not spread:
             return out
         low, high = mean(values) - limit * Decimal(spread), mean(values) + limit * Decimal(spread)
@@ -857,6 +886,8 @@ def chart(table, op, path):
         out["reason"] = "matplotlib is not installed"
         return out, None
     rows = [row for row in range(table.count) if a.values[row] is not None and (b is None or b.values[row] is not None)]
+    if kind == "line" and a.kind in ("number", "date"):
+        rows.sort(key=lambda row: a.values[row])  # along the axis, whatever the order of the rows
     if len(rows) < table.count:
         table.notes.append("Not in the chart: %s without a value." % core.count(table.count - len(rows), "row"))
     step = max(1, -(-len(rows) // (60 if kind == "bar" else POINTS)))

@@ -23,10 +23,11 @@ def run(p):
     rounding = core.Rounding(p["rounding"]) if "rounding" in p else None
     values = {name: Quantity.read(number) for name, number in p["values"].items()}
     results, units, without = evaluate(p["formulas"], values, rounding)
+    exact = {} if rounding else {name: lambda number=values[name]: core.settled(number.decimal()) for name in results if name not in without}
     output = {"results": results, "units": units}
     stated = "rounded to %s" % rounding if rounding else "not rounded (12 places shown)"
     return core.Result(output, lambda: [], lambda: [], "Arithmetic in fractions; results %s." % stated,
-                       [spec["source"] for spec in p["formulas"] if spec.get("source")], [], dict(results), units=units, without=without)
+                       [spec["source"] for spec in p["formulas"] if spec.get("source")], [], dict(results), units=units, exact=exact, without=without)
 
 
 def evaluate(formulas, values, rounding=None):

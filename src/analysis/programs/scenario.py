@@ -12,10 +12,10 @@ HALVINGS = 20  # of a bracket as fine as the tolerance, twice, to tell a jump of
 
 def run(p):
     base = cases.Case(p["analysis"], p["base"], "base")
-    measures = cases.chosen(p, base)
+    changed = [cases.Case(p["analysis"], spec["parameters"], "scenarios[%d]" % index) for index, spec in enumerate(p["scenarios"])]
+    measures = cases.chosen(p, [base] + changed)
     scenarios, sources = [], list(base.sources)
-    for index, spec in enumerate(p["scenarios"]):
-        case = cases.Case(p["analysis"], spec["parameters"], "scenarios[%d]" % index)
+    for spec, case in zip(p["scenarios"], changed):
         sources += ([spec["source"]] if spec.get("source") else []) + case.sources
         details, _ = cases.differences({"base": base.detail, "scenario": case.detail})
         scenarios.append({
@@ -39,8 +39,8 @@ def difference(base, case, name):
     before, after = base.measures.get(name), case.measures.get(name)
     if before is None or after is None or base.units.get(name) != case.units.get(name):  # euros less dollars is nothing
         return {"absolute": None, "relative": None}
-    change = cases.minus(after, before)
-    return {"absolute": core.shown(change), "relative": core.divide(change, abs(before)) if isinstance(before, Decimal) and before else None}
+    whole = abs(cases.exact(base, name)) if isinstance(before, Decimal) else None
+    return {"absolute": cases.minus(case, base, name), "relative": core.divide(cases.exact(case, name) - cases.exact(base, name), whole) if whole else None}
 
 
 class Search:
@@ -240,6 +240,8 @@ def grid(p, base):
     spec = p["grid"]
     measure = cases.resolve(base, spec["measure"], "grid.measure")
     rows, columns = spec["rows"], spec["columns"]
+    if rows["number"]["steps"] == columns["number"]["steps"]:
+        raise core.Refused("grid.columns.path", "rows and columns change the same number")
     cells, without = [], []
     for row in rows["values"]:
         line = []
@@ -296,7 +298,7 @@ def tables(output):
         row = [s["title"] or s["id"]]
         for m in measures:
             change = s["differences"][m["id"]]
-            row += [figure_of(s, m), change["absolute"], None if change["relative"] is None else core.to_places(change["relative"] * 100, 2)]
+            row += [figure_of(s, m), change["absolute"], None if change["relative"] is None else core.rounded(change["relative"] * 100, 2)]
         rows.append(row + [s["source"]])
     out = [core.Table("Scenarios", headings, rows)]
     search = output["break_even"]
