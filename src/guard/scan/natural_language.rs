@@ -15,7 +15,7 @@ const ENOUGH: usize = 8;
 const MAX_LEN: usize = 256;
 
 /// Whether most of a text is words. A text that is too short never is.
-pub(in crate::guard) fn is_natural_language(text: &[u8]) -> bool {
+pub(in super::super) fn is_natural_language(text: &[u8]) -> bool {
     let text = &text[..text.len().min(MAX_LEN)];
     let (mut sum, mut pairs) = (0, 0);
     for pair in text.windows(2) {

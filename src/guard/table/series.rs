@@ -11,7 +11,7 @@ const SERIES: usize = 64;
 const LONGEST_SERIES: usize = 12 * 1024;
 
 /// Whether the end of `text[start..end]` may belong to a `Series` whose name is still to come; returns where that begins.
-pub(in crate::guard) fn may_be_series(text: &str, start: usize, end: usize) -> Option<usize> {
+pub(in super::super) fn may_be_series(text: &str, start: usize, end: usize) -> Option<usize> {
     let (mut at, mut first) = (end, None);
     for line in tail(&text[start..end]) {
         at -= line.len();
