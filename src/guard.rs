@@ -257,10 +257,13 @@ impl Guard {
         out
     }
 
-    /// Guards one value, given its name.
+    /// Guards one value, given its name if it has one.
     fn run_named(&self, name: &str, text: &str, numbering: &mut Numbering, report: &mut Report) -> String {
         let mut engine = stream::Engine::new(self.clone());
-        let out = engine.named(name, text, numbering);
+        let out = match name {
+            "" => engine.whole(text, numbering),
+            _ => engine.named(name, text, numbering),
+        };
         report.absorb(&engine.report);
         out
     }

@@ -51,12 +51,16 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(Encoding, String)> {
     }
 }
 
-/// The same text in its own encoding. The guard inserts only ASCII, apart from an invisible mark that a byte cannot hold.
+/// A changed text in its own encoding, or in UTF-8 where one byte a character cannot hold it (the mark in a forged placeholder)
+/// or too little is left to be taken for text.
 pub(super) fn encode(encoding: Encoding, text: &str) -> Vec<u8> {
     match encoding {
         Encoding::Utf16Le => text.encode_utf16().flat_map(u16::to_le_bytes).collect(),
         Encoding::Utf16Be => text.encode_utf16().flat_map(u16::to_be_bytes).collect(),
-        Encoding::OneByte => text.chars().filter_map(|c| u8::try_from(u32::from(c)).ok()).collect(),
+        Encoding::OneByte => {
+            let bytes: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect();
+            bytes.filter(|bytes| decode(bytes).is_some()).unwrap_or_else(|| text.as_bytes().to_vec())
+        }
     }
 }
 

@@ -569,7 +569,7 @@ fn list_under_name(line: &str) -> Option<(usize, &str)> {
 }
 
 /// The end of the string that continues at a place, up to and including its `quote`, if it ends on the line.
-fn quoted(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
+pub(super) fn quoted(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     let mut at = from;
     while at < bytes.len() {
         match bytes[at] {

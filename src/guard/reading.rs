@@ -113,21 +113,27 @@ impl Reading {
     }
 
     /// Becomes the strings of a line, each on lines of its own, with `\n` in them as a line end; a list of lines as these lines.
-    /// The line may continue one that ended in a string with this `open` quote. Returns the quote of the string that its end is in.
-    pub(super) fn fill_strings(&mut self, line: &str, continues: Option<Option<u8>>) -> Option<u8> {
+    /// The line may begin in a string with this `open` quote, and continue the one read last. Returns the quote of the string that
+    /// its end is in.
+    pub(super) fn fill_strings(&mut self, line: &str, continues: bool, open: Option<u8>) -> Option<u8> {
         self.clear();
         self.decoded = true;
         let mut done = 0;
-        let mut marks = Marks::of(line.as_bytes(), continues.flatten());
-        for Mark { start, end, slashes, becomes, .. } in &mut marks {
+        let mut marks = Marks::of(line.as_bytes(), open);
+        let mut inside = marks.open.is_some();
+        while let Some(Mark { start, end, slashes, becomes, .. }) = marks.next() {
             let between = &line[done..start];
             done = end;
-            let fed = if self.text.is_empty() { continues.is_some() } else { self.text.ends_with('\n') };
+            let fed = if self.text.is_empty() { continues } else { self.text.ends_with('\n') };
             let joint = between == "," || between == ", " || between.is_empty() && fed;
+            let within = std::mem::replace(&mut inside, marks.open.is_some());
             if becomes == Becomes::Border && slashes == 0 && joint {
                 continue;
             }
-            self.push(between, start - between.len(), true);
+            // Nothing outside of strings belongs to a table in one.
+            if within {
+                self.push(between, start - between.len(), true);
+            }
             self.push(&line[start..start + slashes], start, true);
             match becomes {
                 Becomes::Nothing => {}
@@ -137,7 +143,9 @@ impl Reading {
                 }
             }
         }
-        self.push(&line[done..], done, true);
+        if inside {
+            self.push(&line[done..], done, true);
+        }
         self.ends(line.len());
         marks.open
     }

@@ -473,20 +473,22 @@ fn strings(
     out: &mut Vec<Finding>,
 ) -> Option<usize> {
     let before = inner.as_ref().and_then(|inner| inner.before.as_ref()).filter(|_| line.goes_on.is_some());
-    let continues = before.map(|rest| rest.open);
-    let holds = || !line.places.is_empty() && may_hold_table(text, (line.places, base), guard.0.wants_all);
-    if depth == MAX_STRINGS || continues.is_none() && !holds() {
+    let (continues, begun) = (before.is_some(), line.goes_on.is_some_and(Strings::is_open).then_some(b'"'));
+    let open = before.map_or(begun, |rest| rest.open);
+    let holds =
+        || !line.places.is_empty() && may_hold_table(text, open, (line.places, base), guard.0.wants_all);
+    if depth == MAX_STRINGS || !continues && !holds() {
         return None;
     }
     let tables = || Tables { depth: depth + 1, ..Tables::default() };
     let inner = inner.get_or_insert_with(|| Box::new(Inner { tables: tables(), ..Inner::default() }));
     let Inner { tables, reading, found, before, after } = &mut **inner;
     match before {
-        Some(rest) if continues.is_some() => rest.state.copy(&mut tables.state),
+        Some(rest) if continues => rest.state.copy(&mut tables.state),
         _ => tables.state = State::default(),
     }
     tables.inner.iter_mut().for_each(|inner| inner.before = None);
-    let open = reading.fill_strings(text, continues);
+    let open = reading.fill_strings(text, continues, open);
     let rows = reading.text.rfind('\n').map_or(0, |feed| feed + 1);
     found.clear();
     tables.look(&reading.text, (0, rows), None, guard, None, found);
@@ -501,9 +503,9 @@ fn strings(
 const FEWEST_DIGITS: usize = 4;
 const LEAST: usize = 8;
 
-/// Whether a string of a line holds a word of a head and a line end, and that string or a later one a possible value:
-/// except for secrets, values have digits, unless names and addresses count.
-fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) -> bool {
+/// Whether a string of a line, which may begin in an `open` one, holds a word of a head and a line end, and that string or a
+/// later one a possible value: except for secrets, values have digits, unless names and addresses count.
+fn may_hold_table(line: &str, open: Option<u8>, (mut places, base): (&[usize], usize), all: bool) -> bool {
     let bytes = line.as_bytes();
     // An object of JSON in a field of CSV.
     if memchr::memchr(b'{', bytes).is_some() && memchr::memmem::find(bytes, b"{\"\"").is_some() {
@@ -520,7 +522,7 @@ fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) 
         rest.first() == Some(&b',') && (string.iter().any(|byte| b",;|".contains(byte)) || cells())
     };
     let (mut from, mut ends, mut headed, mut words) = (0, false, false, false);
-    for Mark { start, end, byte, becomes, .. } in Marks::of(bytes, None).chain([Marks::last(bytes)]) {
+    for Mark { start, end, byte, becomes, .. } in Marks::of(bytes, open).chain([Marks::last(bytes)]) {
         if becomes != Becomes::Border {
             ends |= matches!(byte, b'n' | b'r');
             continue;

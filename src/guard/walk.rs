@@ -100,19 +100,17 @@ impl Walk<'_> {
         })
     }
 
-    fn items(&mut self, name: &str, items: Vec<Value>, depth: usize) -> Vec<Value> {
-        // A pair of a name and its value.
-        if let [Value::String(label), Value::String(_) | Value::Number(_)] = &items[..]
-            && names_a_kind(label)
+    fn items(&mut self, name: &str, mut items: Vec<Value>, depth: usize) -> Vec<Value> {
+        // A text that names others is guarded first. Once replaced it names nothing, as a second pass sees it.
+        let names = |label: &Value| label.as_str().is_some_and(names_a_kind);
+        if let [label, value @ (Value::String(_) | Value::Number(_))] = &mut items[..]
+            && names(label)
             && !names_a_kind(name)
         {
-            let label = label.clone();
-            let names = [name, &label];
-            return items
-                .into_iter()
-                .zip(names)
-                .map(|(item, name)| self.under(name, item, depth + 1))
-                .collect();
+            let label = self.under(name, label.take(), depth + 1);
+            let named = label.as_str().filter(|_| names(&label)).unwrap_or(name);
+            let value = self.under(named, value.take(), depth + 1);
+            return vec![label, value];
         }
         let items = match self.lines(&items) {
             Some(lines) if self.report.mode == Mode::Enforce => lines,
@@ -120,30 +118,48 @@ impl Walk<'_> {
             None => items,
         };
         let head = items.first().and_then(columns).filter(|_| items.len() > 1);
-        match head {
-            Some(head) => self.rows(&head, name, items, depth),
-            None => items.into_iter().map(|item| self.under(name, item, depth + 1)).collect(),
+        let mut rows = items.into_iter();
+        let first = head.and_then(|head| Some(self.row(&head, name, rows.next()?, depth)));
+        match first.as_ref().and_then(columns) {
+            Some(head) => {
+                first.into_iter().chain(rows.map(|row| self.row(&head, name, row, depth))).collect()
+            }
+            None => first.into_iter().chain(rows).map(|item| self.under(name, item, depth + 1)).collect(),
         }
     }
 
-    /// A list of strings that may be the lines of a table, guarded as one text.
+    /// A list of strings and numbers that may be the lines of a table, guarded as one text.
     fn lines(&mut self, items: &[Value]) -> Option<Vec<Value>> {
         let first = items.first()?.as_str()?;
-        if items.len() < 2 || !first.contains([',', ';', '|', '\t']) || !heads::may_be_head(first) {
+        let head =
+            first.contains([',', ';', '|', '\t']) && !holds_placeholder(first) && heads::may_be_head(first);
+        if items.len() < 2 || !head {
             return None;
         }
-        let lines: Vec<&str> = items.iter().map(Value::as_str).collect::<Option<_>>()?;
-        if lines.iter().any(|line| line.contains(['\n', '\r'])) {
-            return None;
-        }
+        let line = |item: &Value| match item {
+            Value::String(line) => Some(line.clone()).filter(|line| !line.contains(['\n', '\r'])),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        };
+        let lines: Vec<String> = items.iter().map(line).collect::<Option<_>>()?;
         let clean = self.guard.run(&lines.join("\n"), self.numbering, self.report);
-        let clean: Vec<Value> = clean.split('\n').map(Value::from).collect();
-        (clean.len() == items.len()).then_some(clean)
+        let clean: Vec<&str> = clean.split('\n').collect();
+        if clean.len() != items.len() {
+            return None;
+        }
+        let line = |(item, (clean, line)): (&Value, (&str, &String))| match item {
+            Value::Number(_) if clean == line => item.clone(),
+            _ => Value::from(clean),
+        };
+        let out: Vec<Value> = items.iter().zip(clean.into_iter().zip(&lines)).map(line).collect();
+        self.report.type_changed +=
+            out.iter().zip(items).filter(|(new, old)| new.is_string() != old.is_string()).count() as u64;
+        Some(out)
     }
 
-    /// Rows of a table, each value under its column's name.
-    fn rows(&mut self, columns: &[String], name: &str, rows: Vec<Value>, depth: usize) -> Vec<Value> {
-        let mut row = |row| match row {
+    /// A row of a table, each value under its column's name.
+    fn row(&mut self, columns: &[String], name: &str, row: Value, depth: usize) -> Value {
+        match row {
             Value::Array(cells) if depth < MAX_DEPTH => {
                 let cells = cells.into_iter().enumerate().map(|(at, cell)| {
                     // The head itself is a row too.
@@ -154,17 +170,18 @@ impl Walk<'_> {
                 Value::Array(cells.collect())
             }
             other => self.under(name, other, depth + 1),
-        };
-        rows.into_iter().map(&mut row).collect()
+        }
     }
 
     fn fields(&mut self, name: &str, fields: Map<String, Value>, depth: usize) -> Map<String, Value> {
         let named = fields.iter().find_map(|(field, label)| {
             let label = label.as_str().filter(|_| is_one_of(field, &NAMES))?;
-            names_a_kind(label).then(|| label.to_owned())
+            (names_a_kind(label) && self.stays(field, label)).then(|| label.to_owned())
         });
-        let head =
-            fields.iter().find_map(|(field, head)| columns(head).filter(|_| is_one_of(field, &COLUMNS)));
+        let head = fields.iter().find_map(|(field, head)| {
+            let names = is_one_of(field, &COLUMNS).then(|| columns(head))??;
+            names.iter().all(|name| self.stays(field, name)).then_some(names)
+        });
         let mut out = Map::new();
         let mut same = HashMap::new();
         for (field, value) in fields {
@@ -176,7 +193,7 @@ impl Walk<'_> {
             let inherits = index || is_one_of(&field, &VALUES);
             let value = match (value, &head, &named) {
                 (Value::Array(rows), Some(head), _) if is_one_of(&field, &ROWS) => {
-                    Value::Array(self.rows(head, &field, rows, depth + 1))
+                    Value::Array(rows.into_iter().map(|row| self.row(head, &field, row, depth + 1)).collect())
                 }
                 (value, _, Some(label)) if inherits => self.under(label, value, depth + 1),
                 (value, ..) if inherits && names_a_kind(name) => self.under(name, value, depth + 1),
@@ -193,6 +210,11 @@ impl Walk<'_> {
             out.insert(key, value);
         }
         out
+    }
+
+    /// Whether a text under a name goes out as it is.
+    fn stays(&self, name: &str, text: &str) -> bool {
+        self.guard.run_named(name, text, &mut Numbering::alone(), &mut self.guard.report()) == text
     }
 }
 

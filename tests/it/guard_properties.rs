@@ -663,16 +663,30 @@ fn value(dice: &mut Dice, depth: usize) -> Value {
         1 => json!(dice.roll(1_000_000)),
         2 => json!(-0.25),
         3 => Value::Null,
-        4 => {
+        4 if dice.roll(2) == 0 => {
             let pieces = dice.roll(5);
             Value::String(mixture(dice, pieces))
         }
+        4 => json!(dice.pick(&[
+            "user,password\nwalsh,Wint3r2024#78\nnielsen,vh6s&T5B3W12\n",
+            ",api_key",
+            "ssn",
+            "password",
+            "Authorization",
+            "phone: +354 611 1234",
+            "token=\"99d70f38;",
+            "TOKEN\n",
+            "tel 82 789798\n",
+            "Basic dXNlcjpFWHRBdXRob3IAYWxpY2VAZXhhbXBsZS5jb208",
+            "\"",
+        ])),
         5 => (0..dice.roll(4)).map(|_| value(dice, depth + 1)).collect(),
         _ => {
             let mut object = serde_json::Map::new();
             for _ in 0..dice.roll(4) {
                 let key = match dice.roll(4) {
                     0 => mixture(dice, 2),
+                    1 => dice.pick(&["name", "value", "columns", "data", "header", "rows"]).to_owned(),
                     _ => dice.pick(&["password", "email", "ssn", "id", "card", "net", "token"]).to_owned(),
                 };
                 object.insert(key, value(dice, depth + 1));
@@ -693,15 +707,18 @@ fn json_stays_json(guard: &Guard, seed: u64, values: usize) {
     let mut dice = Dice(seed);
     for _ in 0..values {
         let value = json!({ "data": value(&mut dice, 0) });
-        let (out, report) = guard.json(value.clone(), &mut numbering());
+        let mut numbering = numbering();
+        let (out, report) = guard.json(value.clone(), &mut numbering);
         assert_eq!(report.errors, 0);
         assert_eq!(out["data"].is_array(), value["data"].is_array());
+        let (again, _) = guard.json(out.clone().into_inner(), &mut numbering);
+        assert_eq!(*again, *out, "from {value}");
         let (short, pretty) = (value.to_string(), serde_json::to_string_pretty(&value).unwrap());
         let spaced = short.replace("\":", "\" : ");
         let nested = [&short, &pretty].map(|text| json!({ "body": text }).to_string());
         for text in [short, pretty, spaced].into_iter().chain(nested) {
             let valid = serde_json::from_str::<Value>(&text).is_ok();
-            let (out, _) = guard.text(&text, &mut numbering());
+            let (out, _) = guard.text(&text, &mut self::numbering());
             if !valid {
                 continue;
             }
@@ -771,11 +788,56 @@ fn json_stays_json_if_a_label_or_a_number_is_in_a_string() {
         (r#"{"body": "{\"card\": 4111111111111111}"}"#, r#"{"body": "{\"card\": \"[CREDIT_CARD_1]\"}"}"#),
         (r#"{"body": "[\n4111111111111111\n]"}"#, r#"{"body": "[\n\"[CREDIT_CARD_1]\"\n]"}"#),
         (r#"{"password": "}x9Kd82hfLq"}"#, r#"{"password": "[PASSWORD_1]"}"#),
+        // An escaped quote ends no string.
+        (r#"{"password":["ab\"c",1,2],"user":"x"}"#, r#"{"password":["ab\"c",1,2],"user":"x"}"#),
+        // What follows the string of a table is not its row.
+        (r#"[",password",219099998]"#, r#"[",password",219099998]"#),
+        (
+            r#"["user,password\nwalsh,Wint3r2024#78\n",353871234567]"#,
+            r#"["user,password\nwalsh,[PASSWORD_1]\n",353871234567]"#,
+        ),
+        (r#"[["TOKEN\n",null],[{"zz":"\nh"}]]"#, r#"[["TOKEN\n",null],[{"zz":"\nh"}]]"#),
     ] {
         let (out, _) = guard.text(text, &mut Numbering::alone());
         assert_eq!(*out, expected);
         let parsed = serde_json::from_str::<Value>(&out);
         assert!(parsed.is_ok(), "{}: {parsed:?}", *out);
+    }
+}
+
+/// What names a value is read as it goes out: a replaced name is none. And what comes after a private key on its line is read.
+#[test]
+fn json_is_guarded_the_same_the_second_time() {
+    let guard = Guard::default();
+    let key = "-----BEGIN PRIVATE KEY-----\ns7/xXcz2/qoI2zqXSlhpN5RejR1PiSpf2NwjKvHPuNXE\n-----END PRIVATE KEY-----\n";
+    for (value, expected) in [
+        (
+            json!([["Authorization", "Basic dXNlcjpFWHRBdXRob3IAYWxpY2VAZXhhbXBsZS5jb208@b21tZW50"], 1]),
+            json!([["Authorization", "Basic [BASIC_AUTH_1]"], 1]),
+        ),
+        (
+            json!({"name": "phone: +354 611 1234", "1": 4_111_111_111_111_111_u64}),
+            json!({"name": "phone: [PHONE_1]", "1": "[CREDIT_CARD_1]"}),
+        ),
+        (
+            json!({"password": [["Authorization"], [219_099_998]]}),
+            json!({"password": [["[PASSWORD_1]"], ["[PASSWORD_2]"]]}),
+        ),
+        (
+            json!(["token=\"99d70f38;", 4_111_111_111_111_111_u64]),
+            json!(["token=\"[SECRET_1];", "[CREDIT_CARD_1]"]),
+        ),
+        (json!({ key: "tel 82 789798\n" }), json!({"[PRIVATE_KEY_1]\n": "tel [PHONE_1]\n"})),
+    ] {
+        let mut numbering = Numbering::alone();
+        let (once, _) = guard.json(value.clone(), &mut numbering);
+        let (twice, _) = guard.json(once.clone().into_inner(), &mut numbering);
+        assert_eq!(*twice, *once, "from {value}");
+        let mut numbering = Numbering::alone();
+        let (once_text, _) = guard.text(&value.to_string(), &mut numbering);
+        let (twice_text, _) = guard.text(&once_text, &mut numbering);
+        assert_eq!(*twice_text, *once_text, "from {value}");
+        assert_eq!((*once).clone(), expected);
     }
 }
 

@@ -153,9 +153,7 @@ impl Scanner<'_> {
         let (value, behind) = rest.split_at(len);
         let next = behind.first().copied().unwrap_or(0);
         let quoted = clause.quote.is_some();
-        // A quote with this after it ends a string of JSON.
-        let ends = quoted && matches!(value.first(), Some(b':' | b',' | b'}' | b']'));
-        if ends
+        if quoted && follows_string(value)
             || value.len() < 5
             || !clause.verb && !quoted && is_usage(value)
             || (clause.verb || quoted) && value.contains(&b' ')
@@ -243,7 +241,7 @@ impl Scanner<'_> {
         let line = &self.text[start..self.to.min(start + MAX_VALUE)];
         let quote = self.byte(start - 1);
         let len = memchr::memchr2(quote, b'\n', line).filter(|len| line[*len] == quote);
-        len.is_some_and(|len| self.unmarked_value(kind, start, start + len))
+        len.is_some_and(|len| !follows_string(line) && self.unmarked_value(kind, start, start + len))
     }
 
     /// A value without a mark, which must look like one by itself.
@@ -434,6 +432,11 @@ fn owner(text: &[u8]) -> Option<usize> {
     let place =
         |verb: &String| memchr::memmem::find(&text[..stop], verb.as_bytes()).map(|at| at + verb.len());
     WORDS.list.owner_verbs.iter().filter_map(place).min()
+}
+
+/// Whether the text after a quote shows that a string of JSON ends there.
+fn follows_string(text: &[u8]) -> bool {
+    matches!(text.first(), Some(b':' | b',' | b'}' | b']'))
 }
 
 /// How many classes of characters a value has: lowercase letters, capitals, digits, punctuation.

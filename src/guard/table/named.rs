@@ -5,6 +5,7 @@ use super::head::is_name;
 use super::{BARS, Found, LONGEST_NAME, Span};
 use crate::guard::classes::only;
 use crate::guard::heads::{self, LONGEST_VALUE, Meaning, Place};
+use crate::guard::nested::quoted;
 use crate::guard::scan::placeholder_len;
 
 /// The name of the only variable that a command line prints: `printenv NAME`, `echo $NAME`, `$env:NAME`.
@@ -293,9 +294,9 @@ fn paired(line: &str, to: usize, gap: &str, rest: &str) -> Option<Span> {
     let bare = before.trim_end_matches(['"', '\'']);
     let value = rest.strip_prefix(',')?.trim_start();
     let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''))?;
-    let len = value[1..].find(quote)?;
-    let closed = matches!(gap, "" | "\"" | "'") && value[len + 2..].trim_start().starts_with([')', ']', '}']);
-    (closed && bare.ends_with(['(', '[', '{'])).then_some((start(value) + 1, start(value) + 1 + len))
+    let end = quoted(value.as_bytes(), 1, quote as u8)?;
+    let closed = matches!(gap, "" | "\"" | "'") && value[end..].trim_start().starts_with([')', ']', '}']);
+    (closed && bare.ends_with(['(', '[', '{'])).then_some((start(value) + 1, start(value) + end - 1))
 }
 
 /// The values of elements that are named by a tag, an attribute or the element before: `<ssn>x</ssn>`,
@@ -343,8 +344,8 @@ fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
     let text = ["Some(", "pl.Series(", "<<"].iter().find_map(|call| text.strip_prefix(*call)).unwrap_or(text);
     let (at, _) = span_of(text, line);
     if let Some(quote) = text.chars().next().filter(|c| matches!(c, '"' | '\'' | '`')) {
-        let len = text[1..].find(quote)?;
-        return Some((at + 1, at + 1 + len, true));
+        let end = quoted(text.as_bytes(), 1, quote as u8)?;
+        return Some((at + 1, at + end - 1, true));
     }
     let ends = [',', ';', ')', '}', ']', '|', '\t', '"', '<', '&', '=', ':'];
     let end = text.find(ends).unwrap_or(text.len());
