@@ -448,12 +448,11 @@ fn classes(value: &[u8]) -> usize {
 }
 
 /// A word that can only be a password: letters, digits and punctuation inside.
-fn is_strong(value: &[u8]) -> bool {
-    let inner = &value[1..value.len() - 1];
+pub(super) fn is_strong(value: &[u8]) -> bool {
     value.len() >= 8
         && classes(value) >= 3
         && value.iter().any(u8::is_ascii_digit)
-        && inner.iter().any(|byte| b"!@#$%^&*?~+".contains(byte))
+        && value[1..value.len() - 1].iter().any(|byte| b"!@#$%^&*?~+".contains(byte))
         && !value.contains(&b'(')
 }
 

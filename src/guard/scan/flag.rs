@@ -156,7 +156,8 @@ impl Scanner<'_> {
         let sets = || memchr::memmem::find(first_line(&self.text[end..]), b"chpasswd").is_some();
         let pair = row.piped && value.contains(&b':') && sets();
         if let Some(sign) = row.sign.or(pair.then_some(':')) {
-            return self.user_and_password(sign as u8, start, end);
+            self.user_and_password(sign as u8, start, end);
+            return;
         }
         // Another flag or an empty value is not a password, and neither is the word of a manual.
         let plain = row.operands > 0 && is_plain(value) && !quoted;
@@ -208,13 +209,13 @@ impl Scanner<'_> {
     }
 
     /// `name:password`, `name%password`: what curl's and Samba's flags take.
-    fn user_and_password(&mut self, sign: u8, start: usize, end: usize) {
+    pub(super) fn user_and_password(&mut self, sign: u8, start: usize, end: usize) -> bool {
         let part = |byte: &&u8| !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'');
         let mut end = end + self.text[end..self.to.min(end + MAX_OPERANDS)].iter().take_while(part).count();
         // The quote after it is escaped.
         end -= self.text[start..end].iter().rev().take_while(|byte| **byte == b'\\').count();
         let value = &self.text[start..end];
-        let Some(at) = memchr::memchr(sign, value).filter(|at| *at > 0) else { return };
+        let Some(at) = memchr::memchr(sign, value).filter(|at| *at > 0) else { return false };
         let (user, mut from) = (&value[..at], start + at + 1);
         // `scott/"x"@db`
         if from == end
@@ -227,12 +228,13 @@ impl Scanner<'_> {
         let words = user.eq_ignore_ascii_case(b"username") && password.eq_ignore_ascii_case(b"password");
         let is_user = user.iter().all(|byte| is_word(*byte) || *byte >= 0x80 || b".\\/@+$".contains(byte));
         if password.len() < 3 || signs || words || !is_user {
-            return;
+            return false;
         }
         if sign != b':' {
-            return self.value(Name::Password, false, from, end, true);
+            self.value(Name::Password, false, from, end, true);
+            return true;
         }
-        self.propose(Candidate::new(self.ids.command_line_user, start, end).by(from, end, true));
+        self.propose(Candidate::new(self.ids.command_line_user, start, end).by(from, end, true))
     }
 
     /// `user:password@host` without a scheme, `user:password@tcp(host)` of Go, `sqlplus user/password@database`,

@@ -4,8 +4,9 @@
 //! The name is examined first, and by its last word: `reset_password` is a password, `password_policy` is not. Only
 //! then is the value examined, and it must look like one: no template, no call, no other name.
 
+use super::context::is_strong;
 use super::excuse::{Candidate, Evidence};
-use super::name::{AUTH, NAMES};
+use super::name::{AUTH, CREDS, NAMES};
 use super::natural_language::is_natural_language;
 use super::placeholder::{is_empty_word, shell_default, trimmed};
 use super::token::{Shape, mixed_case, shape_of};
@@ -96,6 +97,11 @@ impl Scanner<'_> {
         if kind == Name::Other {
             if name == AUTH {
                 self.pair_of_strings(at);
+                if let Some((start, end, _)) = self.value_after(at)
+                    && is_strong(&self.text[start..end])
+                {
+                    self.user_and_password(b':', start, end);
+                }
             }
             return;
         }
@@ -103,6 +109,9 @@ impl Scanner<'_> {
             return self.variable(kind, at);
         }
         let Some((start, end, quoted)) = self.value_beside(at) else { return };
+        if name == CREDS && self.user_and_password(b'/', start, end) {
+            return;
+        }
         let name_in_quotes = self.text[name_end..at].iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\'));
         // Beside a name in quotes, a value without quotes ends where the object does.
         let closes = |byte: &u8| b",}])".contains(byte);

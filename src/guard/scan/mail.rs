@@ -1,15 +1,31 @@
 //! E-mail addresses (RFC 5322 in the form that people use, with the letters of any script: RFC 6531).
 
-use super::Scanner;
 use super::flag::is_address;
+use super::{Scanner, first_line};
 use crate::guard::classes::alphanumeric_or;
 use crate::guard::rule::pattern;
+
+/// How far around its `[at]` an address may be.
+const MAX_WRITTEN: usize = 64;
 
 /// The longest local part (RFC 5321 section 4.5.3.1).
 const MAX_LOCAL: usize = 64;
 const MAX_DOMAIN: usize = 253;
 
 impl Scanner<'_> {
+    /// The address that people write against collectors: `bob [at] example [dot] org`; the bracket is at `at`.
+    pub(super) fn written_mail(&mut self, at: usize) {
+        let after = first_line(&self.text[at..self.to.min(at + MAX_WRITTEN)]);
+        let domain = pattern!(
+            r"(?i)^\[at\] ?[a-z0-9-]+(?:(?:\.| ?\[dot\] ?)[a-z0-9-]+)*(?:\.| ?\[dot\] ?)[a-z]{2,}\b"
+        );
+        let local = pattern!(r"(?i)[a-z0-9_][a-z0-9._%+-]*(?: ?\[dot\] ?[a-z0-9._%+-]+)* ?$");
+        let before = self.before(at, MAX_WRITTEN.min(at - self.from));
+        if let (Some(domain), Some(local)) = (domain.find(after), local.find(before)) {
+            self.hit(self.ids.email, at - local.len(), at + domain.end());
+        }
+    }
+
     /// Examines the address around an `@`.
     #[inline(never)]
     pub(super) fn mail(&mut self, at: usize) {

@@ -22,6 +22,8 @@ fn entries() -> impl Iterator<Item = EndingWord<Name>> + Clone {
 
 /// `auth=("user", "password")`
 pub(super) const AUTH: &[u8] = b"auth";
+/// `creds: user/password`
+pub(super) const CREDS: &[u8] = b"creds";
 
 impl Names {
     fn new(entries: impl Iterator<Item = EndingWord<Name>> + Clone) -> Self {

@@ -123,11 +123,10 @@ impl Scanner<'_> {
         if self.unlabelled && self.is_plain(groups, index) {
             return 0;
         }
-        let until = |end: usize| groups[index..].iter().take_while(|group| group.start < end).count();
         let digits = || groups[index..].iter().take(MOST_PARTS).map(|group| group.len).sum::<usize>();
         let lead = self.lead(here).filter(|_| digits() >= SHORTEST_ID - 2);
         if let Some(end) = lead.and_then(|start| self.identifier(start)) {
-            return until(end);
+            return until(groups, index, end);
         }
         if before == b'_' {
             return self.joined(groups, index);
@@ -150,7 +149,7 @@ impl Scanner<'_> {
             taken = self.card(groups, index);
         }
         if taken == 0 && digits() + 1 >= SHORTEST_ID && self.may_be_labelled(groups, index) {
-            taken = self.identifier(here.start).map_or(0, until);
+            taken = self.identifier(here.start).map_or(0, |end| until(groups, index, end));
         }
         if taken == 0 && here.len == 3 {
             taken = self.ssn(groups, index);
@@ -161,33 +160,24 @@ impl Scanner<'_> {
     /// `bsn_437483393.csv`, `card_no_4111111111111111`: a number that is joined to its name.
     fn joined(&mut self, groups: &[Group], index: usize) -> usize {
         let here = groups[index];
-        let before = self.before(here.start, FAR_LABEL);
-        let joins = |byte: &&u8| is_word_byte(**byte) || **byte == b'-';
-        let name = &before[before.len() - before.iter().rev().take_while(joins).count()..];
-        let names = |rule| {
-            let between = self.rules.behind_context(rule, name);
-            between.is_some_and(|between| only_words(between, &WORDS.list.naming))
-        };
-        if here.len >= 12 && names(self.ids.card_labelled) {
+        if here.len >= 12 && self.names(self.ids.card_labelled, here.start) {
             return self.card(groups, index);
         }
-        if names(self.ids.ssn_labelled) && here.len == 3 {
+        if here.len == 3 && self.names(self.ids.ssn_labelled, here.start) {
             return self.ssn(groups, index);
         }
-        if !(SHORTEST_ID..=LONGEST_NUMBER).contains(&here.len)
-            || self.byte(here.end()).is_ascii_alphanumeric()
-        {
-            return 0;
+        if let Some(end) = self.identifier(here.start) {
+            return until(groups, index, end);
         }
-        let digits = &self.text[here.start..here.end()];
         // `cell_1234567` is a cell.
-        let dialled = here.len > 9 || here.len == 9 && digits[0] == b'0';
-        let phone =
-            || dialled && names(self.ids.phone_labelled) && self.any_phone(&groups[index..=index]) > 0;
-        let id = self.rules.numbers(digits).map(|(rule, _)| rule).find(|rule| names(*rule));
-        let Some(rule) = id.or_else(|| phone().then_some(self.ids.phone_labelled)) else { return 0 };
-        self.hit(rule, here.start, here.end());
-        1
+        let dialled = here.len > 9 || here.len == 9 && self.text[here.start] == b'0';
+        let fits = dialled && here.len <= LONGEST_NUMBER && !self.byte(here.end()).is_ascii_alphanumeric();
+        let phone = self.ids.phone_labelled;
+        let found = fits && self.names(phone, here.start) && self.any_phone(&groups[index..=index]) > 0;
+        if found {
+            self.hit(phone, here.start, here.end());
+        }
+        usize::from(found)
     }
 
     /// Whether no number can begin with a group of this length that has no letter nearby: one of many numbers in a row.
@@ -267,11 +257,6 @@ impl Scanner<'_> {
             end += joint;
         }
         None
-    }
-
-    /// Whether letters and digits are an identifier of a rule.
-    pub(super) fn is_id(&self, rule: RuleId, text: &[u8]) -> bool {
-        self.rules.passes(rule, text)
     }
 
     /// Whether a context word of the rule is within `len` bytes before.
@@ -786,6 +771,11 @@ impl Scanner<'_> {
         }
         found
     }
+}
+
+/// How many groups begin before a place.
+fn until(groups: &[Group], index: usize, end: usize) -> usize {
+    groups[index..].iter().take_while(|group| group.start < end).count()
 }
 
 /// How many digits and groups the first groups have, at most `most` digits, as long as `joins` accepts the next: by the

@@ -331,6 +331,15 @@ impl Scanner<'_> {
                 let last = blanks & !(blanks >> 1);
                 last & blanks >> 3 & last >> 6 & blanks >> 9
             };
+            // `0x73, 0x61` without a bracket.
+            let six = here & here >> 6 & here >> 12 & here >> 18;
+            let blank = self.from + at * 64 + six.trailing_zeros() as usize;
+            if six != 0 && blank >= done + 5 && self.text[blank - 5..].starts_with(b"0x") {
+                let items =
+                    self.text[done..blank + 1].rchunks_exact(6).take_while(|item| item.starts_with(b"0x"));
+                let start = blank + 1 - 6 * items.count();
+                done = self.listing(start, encoded::listed_numbers).unwrap_or(blank + 1);
+            }
             if four(here) | four(next) == 0 {
                 continue;
             }
@@ -352,6 +361,9 @@ impl Scanner<'_> {
         }
         for open in memchr::memchr_iter(b'[', &self.text[self.from..]) {
             let inner = self.from + open + 1;
+            if matches!(self.byte(inner), b'a' | b'A') {
+                self.written_mail(inner - 1);
+            }
             let start = inner + self.text[inner..].iter().take(2).take_while(|byte| **byte == b' ').count();
             if self.byte(start).is_ascii_digit() && start >= done {
                 done = self.listing(start, encoded::listed_numbers).unwrap_or(start);
@@ -467,7 +479,7 @@ impl Scanner<'_> {
             Check::Random => is_random(token) && !self.is_line_of_base64(start, end),
             Check::Shuffled => is_shuffled(token.rsplit(|byte| *byte == b'-').next().unwrap_or_default()),
             Check::Context => self.rules.has_context(rule, self.label(start, 64)),
-            Check::Number => self.is_id(rule, token),
+            Check::Number => self.rules.passes(rule, token),
         }
     }
 

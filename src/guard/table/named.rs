@@ -245,9 +245,10 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
         return None;
     }
     // The first parts of an identifier may be letters.
-    let starts = [(first, Place::Sentence), (at + words[0].0, place)];
+    let starts = [(at + words[0].0, place), (first, Place::Sentence)];
     let spans = (0..words.len()).rev().map(|last| at + value[..words[last].1].trim_end_matches('.').len());
-    let mut spans = spans.flat_map(|end| starts.map(|(start, place)| (start, end, place)));
+    let mut spans = spans
+        .flat_map(|end| starts.iter().take(1 + between).map(move |(start, place)| (*start, end, *place)));
     spans.find(|(start, end, place)| found.cell(meant, line, (*start, *end), *place)).map(|(_, end, _)| end)
 }
 
