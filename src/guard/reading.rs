@@ -214,6 +214,12 @@ impl<'a> Marks<'a> {
         Mark { start: line.len(), end: line.len(), byte: 0, slashes: 0, becomes: Becomes::Border }
     }
 
+    /// Whether the letters before a quote mark a literal of Python: `b'id,ssn'`.
+    fn prefixed(&self, at: usize) -> bool {
+        let mut before = self.line[..at].iter().rev().take(3).take_while(|byte| byte.is_ascii_alphanumeric());
+        before.clone().count() < 3 && before.all(|byte| b"bBrRuUfF".contains(byte))
+    }
+
     /// Reads a quote without a backslash of its own: the length of what it stands in, and whether that is a border.
     fn quote(&mut self, at: usize, quote: u8) -> (usize, Option<Becomes>) {
         let letter = |at: usize| self.line.get(at).is_some_and(u8::is_ascii_alphanumeric);
@@ -221,7 +227,13 @@ impl<'a> Marks<'a> {
         match self.open {
             // The other quote, and an apostrophe in a word.
             Some(open) if open != quote => (1, None),
-            _ if quote == b'\'' && letter(at.wrapping_sub(1)) && letter(at + 1) => (1, None),
+            open if quote == b'\''
+                && letter(at.wrapping_sub(1))
+                && letter(at + 1)
+                && (open.is_some() || !self.prefixed(at)) =>
+            {
+                (1, None)
+            }
             // In a field of CSV; outside, an empty string.
             Some(_) if doubled => (2, Some(Becomes::Letter('"'))),
             None if doubled => (2, None),
