@@ -793,8 +793,8 @@ fn json_stays_json_if_a_label_or_a_number_is_in_a_string() {
         // What follows the string of a table is not its row.
         (r#"[",password",219099998]"#, r#"[",password",219099998]"#),
         (
-            r#"["user,password\nwalsh,Wint3r2024#78\n",353871234567]"#,
-            r#"["user,password\nwalsh,[PASSWORD_1]\n",353871234567]"#,
+            r#"["password,user\nWint3r2024#78,walsh\n",353871234567]"#,
+            r#"["password,user\n[PASSWORD_1],walsh\n",353871234567]"#,
         ),
         (r#"[["TOKEN\n",null],[{"zz":"\nh"}]]"#, r#"[["TOKEN\n",null],[{"zz":"\nh"}]]"#),
     ] {
