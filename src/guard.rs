@@ -257,7 +257,7 @@ impl Guard {
         out
     }
 
-    /// Guards one value, given its name if it has one.
+    /// Guards one value, given its name or `""`.
     fn run_named(&self, name: &str, text: &str, numbering: &mut Numbering, report: &mut Report) -> String {
         let mut engine = stream::Engine::new(self.clone());
         let out = match name {

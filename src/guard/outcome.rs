@@ -279,7 +279,7 @@ impl OutcomeGuard {
             return text.to_owned();
         }
         let Self { guard, numbering, report, left, .. } = self;
-        Walk { guard, numbering, report, left }.text(None, text)
+        Walk { guard, numbering, report, left }.text("", text)
     }
 
     fn text(&mut self, text: &str) -> String {

@@ -214,26 +214,24 @@ impl<'a> Marks<'a> {
         Mark { start: line.len(), end: line.len(), byte: 0, slashes: 0, becomes: Becomes::Border }
     }
 
-    /// Whether the letters before a quote mark a literal of Python: `b'id,ssn'`.
-    fn prefixed(&self, at: usize) -> bool {
-        let mut before = self.line[..at].iter().rev().take(3).take_while(|byte| byte.is_ascii_alphanumeric());
-        before.clone().count() < 3 && before.all(|byte| b"bBrRuUfF".contains(byte))
+    /// The word before a place if it may be the prefix of a string (`rb'`): at most two letters or digits.
+    fn prefix(&self, at: usize) -> Option<&[u8]> {
+        let word = self.line[..at].iter().rev().take(3).take_while(|byte| byte.is_ascii_alphanumeric());
+        let len = word.count();
+        (len < 3).then(|| &self.line[at - len..at])
     }
 
     /// Reads a quote without a backslash of its own: the length of what it stands in, and whether that is a border.
     fn quote(&mut self, at: usize, quote: u8) -> (usize, Option<Becomes>) {
         let letter = |at: usize| self.line.get(at).is_some_and(u8::is_ascii_alphanumeric);
         let doubled = quote == b'"' && self.line.get(at + 1) == Some(&quote);
+        let in_word = quote == b'\'' && letter(at.wrapping_sub(1)) && letter(at + 1);
+        // `b'id,ssn'` of Python.
+        let is_literal = |prefix: &[u8]| prefix.iter().all(|byte| b"bBrRuUfF".contains(byte));
         match self.open {
             // The other quote, and an apostrophe in a word.
             Some(open) if open != quote => (1, None),
-            open if quote == b'\''
-                && letter(at.wrapping_sub(1))
-                && letter(at + 1)
-                && (open.is_some() || !self.prefixed(at)) =>
-            {
-                (1, None)
-            }
+            open if in_word && (open.is_some() || !self.prefix(at).is_some_and(is_literal)) => (1, None),
             // In a field of CSV; outside, an empty string.
             Some(_) if doubled => (2, Some(Becomes::Letter('"'))),
             None if doubled => (2, None),
@@ -242,13 +240,10 @@ impl<'a> Marks<'a> {
                 (1, Some(Becomes::Border))
             }
             None => {
-                // A quote behind a word begins no string (`users'`), except behind a prefix (`rb'`). The string may end in the next
-                // part of the line.
-                let word =
-                    self.line[..at].iter().rev().take(3).take_while(|byte| byte.is_ascii_alphanumeric());
+                // A quote behind a word begins no string (`users'`). The string may end in the next part of the line.
                 let rest = &self.line[at + 1..];
                 let closes = || !rest.ends_with(b"\n") || memchr::memchr(quote, rest).is_some();
-                self.open = (word.count() < 3 && closes()).then_some(quote);
+                self.open = (self.prefix(at).is_some() && closes()).then_some(quote);
                 (1, Some(Becomes::Border))
             }
         }

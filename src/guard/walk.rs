@@ -52,7 +52,7 @@ impl Walk<'_> {
         }
         match value {
             Value::Null | Value::Bool(_) => value,
-            Value::String(text) => Value::String(self.text(Some(name), &text)),
+            Value::String(text) => Value::String(self.text(name, &text)),
             Value::Number(number) => {
                 let text = number.to_string();
                 let guarded = self.guard.run_named(name, &text, self.numbering, self.report);
@@ -67,8 +67,8 @@ impl Walk<'_> {
         }
     }
 
-    /// A text, under a name if it has one, with the pictures and the drawn parts in it.
-    pub(super) fn text(&mut self, name: Option<&str>, text: &str) -> String {
+    /// A text, under a name or `""`, with the pictures and the drawn parts in it.
+    pub(super) fn text(&mut self, name: &str, text: &str) -> String {
         if let Some(aside) = Excluded::of(text) {
             let rest = self.plain_text(name, &aside.text);
             if let Some(whole) = aside.put_back(&rest, self.guard, self.numbering, self.report) {
@@ -78,13 +78,13 @@ impl Walk<'_> {
         self.plain_text(name, text)
     }
 
-    fn plain_text(&mut self, name: Option<&str>, text: &str) -> String {
+    fn plain_text(&mut self, name: &str, text: &str) -> String {
         let enforced = self.report.mode == Mode::Enforce;
         let as_it_is = |clean: String| if enforced { clean } else { text.to_owned() };
         let inspector = &mut Inspector { guard: self.guard, left: self.left, report: self.report };
         // A picture or document under the name of its media type, as notebooks keep them.
-        let media_type = name.filter(|name| is_media_type(name));
-        match media_type.map_or(Content::Text, |name| picture::content(inspector, name, text)) {
+        let is_text = !is_media_type(name);
+        match if is_text { Content::Text } else { picture::content(inspector, name, text) } {
             Content::Clean(clean) => return as_it_is(clean),
             Content::Opaque => {
                 self.report.withheld += 1;
@@ -94,10 +94,7 @@ impl Walk<'_> {
         }
         let embedded = embedded::clean(inspector, text);
         let clean = embedded.as_deref().unwrap_or(text);
-        as_it_is(match name {
-            Some(name) => self.guard.run_named(name, clean, self.numbering, self.report),
-            None => self.guard.run(clean, self.numbering, self.report),
-        })
+        as_it_is(self.guard.run_named(name, clean, self.numbering, self.report))
     }
 
     fn items(&mut self, name: &str, mut items: Vec<Value>, depth: usize) -> Vec<Value> {
