@@ -1,8 +1,8 @@
 //! A fuzzer that needs nothing but stable Rust: changes the recorded inputs at random, for some seconds a target.
 //!
-//! `pathbox-fuzz SECONDS [TARGET]`. The targets of the whole guard get the recorded inputs alone unless they are named: chance
-//! still finds texts there that come out otherwise in pieces. The seed is the time, and is printed; an input that breaks a promise is written to
-//! `fuzz/crashes/<target>` and ends the run with status 1. `scripts/fuzz guided` finds more, by looking at the code.
+//! `pathbox-fuzz SECONDS [TARGET]`. The targets of the whole guard get only the recorded inputs unless they are named: random
+//! changes still find texts there that come out otherwise in pieces. The seed is the time, and is printed; an input that breaks a
+//! promise is written to `fuzz/crashes/<target>` and ends the run with status 1. `scripts/fuzz guided` finds more, by coverage.
 
 use std::fs;
 use std::panic;

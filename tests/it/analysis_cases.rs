@@ -412,7 +412,7 @@ fn a_search_goes_around_numbers_without_a_value_and_through_no_pole() {
                 ],
             ),
             (
-                "a jump that is no pole",
+                "a jump that is not a pole",
                 search("100 if x > 10 / 3 else 2", "0", "40", "8"),
                 vec![
                     ("/break_even/at/0/values", json!(["2", "100"])),
@@ -517,11 +517,11 @@ fn figures_of_any_size_keep_their_digits() {
         ("(1 / 10) ** 1000 / 10", "nearer to 0 than 10 ** -1000"),
         ("round(2.55, 1.5)", "round takes 0 to 20 places"),
     ] {
-        let told = refusal(
+        let refused = refusal(
             Kind::Scenario,
             json!({"analysis": "formula", "base": formula(json!({"x": 1}), &[("y", expression)])}),
         );
-        assert!(told.contains(said), "{told}");
+        assert!(refused.contains(said), "{refused}");
     }
 }
 
@@ -613,7 +613,7 @@ fn figures_that_differ_behind_the_places_shown_are_not_equal() {
                 vec![("/best/0/best", json!(["A"])), ("/best/0/differences/B", json!("0.01"))],
             ),
             (
-                "zeros at the end are no difference",
+                "zeros at the end do not differ",
                 two("formula", json!({}), sum("1.50", json!({})), sum("1.5", json!({}))),
                 vec![("/differing_inputs", json!([])), ("/differing_details", json!([]))],
             ),
@@ -709,8 +709,8 @@ fn formulas_are_arithmetic_and_nothing_else() {
         ("abs(x, y)", "abs takes 1 to 1"),
         ("x << 2", "only + - * / // % and **"),
     ] {
-        let told = refusal(Kind::Scenario, value(expression));
-        assert!(told.contains(said), "{expression}: {told}");
+        let refused = refusal(Kind::Scenario, value(expression));
+        assert!(refused.contains(said), "{expression}: {refused}");
     }
     let deep = format!("{}1{}", "(".repeat(900), ")".repeat(900));
     refusal(Kind::Scenario, value(&deep));
@@ -806,10 +806,10 @@ fn cases_that_make_no_sense_are_refused_with_their_place() {
             "base.parameters: exactly one of income",
         ),
     ] {
-        let told = refusal(Kind::Scenario, parameters.clone());
-        assert!(told.contains(said), "{parameters}: {told}");
+        let refused = refusal(Kind::Scenario, parameters.clone());
+        assert!(refused.contains(said), "{parameters}: {refused}");
     }
-    let told = refusal(
+    let refused = refusal(
         Kind::Comparison,
         two(
             "tax_calculation",
@@ -818,7 +818,7 @@ fn cases_that_make_no_sense_are_refused_with_their_place() {
             json!({"levies": [{"id": "t"}]}),
         ),
     );
-    assert!(told.contains("rule_sets[1].parameters.levies[0]: a levy needs bands"), "{told}");
+    assert!(refused.contains("rule_sets[1].parameters.levies[0]: a levy needs bands"), "{refused}");
 }
 
 #[test]

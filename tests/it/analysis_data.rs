@@ -368,8 +368,8 @@ fn files_in_every_encoding_and_dialect_are_read() {
         ),
         (json!({"csv": "a\n1\n", "delimiter": "\n"}), "delimiter: this cannot separate fields"),
     ] {
-        let told = refusal(Kind::DataAnalysis, parameters.clone());
-        assert!(told.contains(said), "{parameters}: {told}");
+        let refused = refusal(Kind::DataAnalysis, parameters.clone());
+        assert!(refused.contains(said), "{parameters}: {refused}");
     }
 }
 
@@ -641,10 +641,10 @@ fn a_value_that_fills_holes_is_one_of_its_column() {
         (json!("maybe"), json!([{"v": true}, {"v": null}]), "flag"),
         (json!("soon"), json!([{"v": "2024-02-29"}, {"v": null}]), "date"),
     ] {
-        let told = refusal(Kind::DataAnalysis, filled(value.clone(), records));
+        let refused = refusal(Kind::DataAnalysis, filled(value.clone(), records));
         assert!(
-            told.contains(&format!("fill[0].value: column 'v' holds {kind}, which this is not")),
-            "{told}"
+            refused.contains(&format!("fill[0].value: column 'v' holds {kind}, which this is not")),
+            "{refused}"
         );
     }
     // A column without any value becomes what fills it.

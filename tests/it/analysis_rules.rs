@@ -544,8 +544,8 @@ fn conditions_that_make_no_sense_are_refused_with_their_place() {
             "rules[0].requires.not.not.value: lt needs a number",
         ),
     ] {
-        let told = refusal(Kind::ComplianceCheck, check(json!({}), condition.clone()));
-        assert!(told.contains(said), "{condition}: {told}");
+        let refused = refusal(Kind::ComplianceCheck, check(json!({}), condition.clone()));
+        assert!(refused.contains(said), "{condition}: {refused}");
     }
     let twice = json!({"facts": {}, "rules": [{"id": "r", "requires": leaf("a", "eq", json!(1))}, {"id": "r", "requires": leaf("a", "eq", json!(1))}]});
     assert!(refusal(Kind::ComplianceCheck, twice).contains("rules[1].id: the id 'r' stands twice"));

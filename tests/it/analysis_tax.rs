@@ -580,7 +580,7 @@ fn rules_that_contradict_themselves_are_refused_with_their_place() {
             "parameters.persons[0]: exactly one of income or incomes",
         ),
     ] {
-        let told = refusal(Kind::TaxCalculation, parameters.clone());
-        assert!(told.contains(said), "{parameters}: {told}");
+        let refused = refusal(Kind::TaxCalculation, parameters.clone());
+        assert!(refused.contains(said), "{parameters}: {refused}");
     }
 }

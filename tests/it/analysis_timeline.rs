@@ -373,7 +373,7 @@ fn constraints_that_make_no_sense_are_refused_with_their_place() {
             "events[1].id: the id 'a' stands twice",
         ),
     ] {
-        let told = refusal(Kind::Timeline, parameters.clone());
-        assert!(told.contains(said), "{parameters}: {told}");
+        let refused = refusal(Kind::Timeline, parameters.clone());
+        assert!(refused.contains(said), "{parameters}: {refused}");
     }
 }

@@ -124,7 +124,7 @@ def flatten(value, path="", out=None):
 
 
 def canonical(value):
-    """A number without the zeros at its end: 0.20 and 0.2 are no difference."""
+    """A number without the zeros at its end: 0.20 and 0.2 do not differ."""
     if isinstance(value, Decimal):
         return Decimal(core.plain(value.normalize()))
     found = core.QUANTITY.fullmatch(value) if isinstance(value, str) else None

@@ -47,7 +47,7 @@ class Search:
     """Looks for the numbers at which a figure meets or passes a target.
 
     The range is sampled, and each bracket in which the figure passes the target is narrowed down to the tolerance. A
-    number at which the figure has no value is no end of a bracket: each side is searched up to it.
+    number at which the figure has no value cannot end a bracket: each side is searched up to it.
     """
 
     def __init__(self, p, base):

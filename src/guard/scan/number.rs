@@ -11,7 +11,7 @@ use crate::guard::words::{Set, WORDS};
 const MAX_GROUPS: usize = 24;
 /// How many groups the longest number can have: they are examined again in the next step.
 const LONGEST: usize = 6;
-/// The most parts of an identifier. Without a word beside it, it is whole or has at least so many.
+/// The most parts of an identifier. Without a word beside it, an identifier has one part or more than [`MANY_PARTS`].
 const MOST_PARTS: usize = 7;
 const MANY_PARTS: usize = 4;
 /// The fewest digits (one letter included) of an identifier that begins with them.

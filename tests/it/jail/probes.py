@@ -231,7 +231,7 @@ def real_time():
 
 
 def of_the_first_process(change):
-    """What belongs to the same user, and is no one's own."""
+    """A change of another process of the same user: inside the sandbox's first one, outside the parent."""
     probes["first_process_" + change.__name__] = lambda: change(1 if INSIDE else os.getppid())
 
 
